@@ -1,0 +1,83 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+)
+
+// Exists reports whether name exists. An error means that it cannot be known.
+func Exists(fsys FS, name string) (bool, error) {
+	_, err := fsys.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ReadFile returns the content of a file of at most limit bytes, in memory of
+// its own. A longer file is an error, and none of it is read.
+func ReadFile(fsys FS, name string, limit int64) (data []byte, err error) {
+	f, err := fsys.Open(name, ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size > limit {
+		return nil, fmt.Errorf("read %s: %d bytes, want at most %d", name, info.Size, limit)
+	}
+	data = make([]byte, info.Size)
+	n, err := f.ReadAt(data, 0)
+	if err == io.EOF { // cut since Stat, or empty
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return data[:n], nil
+}
+
+// WriteFileAtomic makes data the durable content of name: after a crash at any
+// point the file has its old content (or is absent as before) or the new one.
+// It goes by name+".tmp", which must be nobody else's; a leftover one is
+// replaced, and on error it is removed if that still works. A full disk is an
+// error of Allocate, which changed nothing.
+//
+// An error after the rename, from the directory's sync, leaves the new content
+// visible but not known to be durable.
+func WriteFileAtomic(fsys FS, name string, data []byte) error {
+	tmp := name + ".tmp"
+	if err := writeSynced(fsys, tmp, data); err != nil {
+		_ = fsys.Remove(tmp) // err matters more
+		return err
+	}
+	if err := fsys.Rename(tmp, name); err != nil {
+		_ = fsys.Remove(tmp)
+		return err
+	}
+	return fsys.SyncDir(filepath.Dir(name))
+}
+
+func writeSynced(fsys FS, name string, data []byte) (err error) {
+	f, err := fsys.Open(name, Create)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	if err := f.Allocate(int64(len(data))); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(data, 0); err != nil {
+		return err
+	}
+	return Sync(f)
+}

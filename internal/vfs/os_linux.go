@@ -1,0 +1,37 @@
+package vfs
+
+import (
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// allocate uses plain fallocate: blocks for [0, size), holes included, and the
+// new size in one. A signal, such as the Go scheduler's own, may interrupt it.
+func allocate(fd uintptr, size int64) error {
+	for {
+		if err := unix.Fallocate(int(fd), 0, 0, size); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// syncData uses fdatasync: the bytes and what is needed to read them back, the
+// size too. Only EINTR is retried; after any other error the kernel may have
+// dropped the dirty pages, and a second call would lie (replication R8).
+func syncData(fd uintptr) error {
+	for {
+		if err := unix.Fdatasync(int(fd)); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func readBootID() [16]byte {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return [16]byte{}
+	}
+	return parseUUID(strings.TrimSpace(string(b)))
+}
