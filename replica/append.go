@@ -1,0 +1,479 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/internal/invariant"
+	"github.com/tidemark-log/tidemark/internal/mmap"
+	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/segment"
+)
+
+// Origin says who made a batch and so what is checked of it.
+type Origin int
+
+const (
+	// Client: anybody. Validated whole, records included; the leader stamps base
+	// offset and leader epoch.
+	Client Origin = iota
+	// Trusted: our own Builder in this process. Header and checksum are checked;
+	// the leader stamps base offset and leader epoch.
+	Trusted
+	// Follower: the leader. Header, checksum and order are checked; offsets and
+	// epochs stay as they are.
+	Follower
+)
+
+// Appended is the answer to an append: offsets [Base, End). Duplicate is kept
+// for the producer table.
+type Appended struct {
+	Base, End int64
+	Duplicate bool
+}
+
+var errNoEpoch = errors.New("no leader epoch has begun")
+
+// AppendRecords appends records as one batch, encoded in place: one copy in
+// all. Record.Offset and Sequence are ignored, a zero Timestamp becomes now. The
+// slices are not kept. It never waits for the disk.
+//
+// Errors: ErrTooLarge (nothing changed); an error of the file system at
+// allocation, such as a full disk (nothing changed, not sticky); ErrFailed,
+// ErrClosed, ErrReadOnly, ErrHeld, *CorruptError.
+func (l *Log) AppendRecords(recs []record.Record, now time.Time) (a Appended, err error) {
+	nowMs := now.UnixMilli()
+	if len(recs) == 0 {
+		end := l.LogEndOffset()
+		return Appended{Base: end, End: end}, l.writable()
+	}
+	n := record.Size(recs, nowMs)
+	if n > l.o.MaxBatchBytes {
+		return a, fmt.Errorf("append %d records: %w: %d bytes, at most %d", len(recs), ErrTooLarge, n, l.o.MaxBatchBytes)
+	}
+	l.appendMu.Lock()
+	s, err := l.roomLocked(n, int32(len(recs)-1))
+	if err != nil {
+		l.appendMu.Unlock()
+		return a, err
+	}
+	a.Base = s.End()
+	a.End = a.Base + int64(len(recs))
+	l.spec.BaseOffset, l.spec.LeaderEpoch, l.spec.Now = a.Base, l.epoch.Load(), nowMs
+	if l.o.Sync == Always {
+		b := record.Encode(l.gatherLocked(n), recs, &l.spec)
+		err = l.writeLocked(s, b)
+	} else {
+		err = l.encodeLocked(s, n, recs)
+	}
+	l.unlockAppended(err)
+	if err != nil {
+		return Appended{}, err
+	}
+	return a, nil
+}
+
+// encodeLocked builds the batch in the map. A fault there, because somebody cut
+// the file, leaves unknown bytes behind the end: the log has failed.
+func (l *Log) encodeLocked(s *segment.Segment, n int, recs []record.Record) (err error) {
+	region := s.Reserve(n)
+	if err := encodeGuarded(region, recs, &l.spec); err != nil {
+		return l.fail("append", err)
+	}
+	b := record.Batch(region)
+	l.commitLocked(s, n, b.LastOffset(), b.MaxTimestamp())
+	return nil
+}
+
+func encodeGuarded(region []byte, recs []record.Record, spec *record.Spec) (err error) {
+	defer mmap.Guard(region, &err, debug.SetPanicOnFault(true))
+	record.Encode(region, recs, spec)
+	return nil
+}
+
+// stampGuarded copies a batch with base offset and leader epoch stamped. The
+// length field comes last: what a killed process leaves before it is no batch.
+func stampGuarded(region, b record.Batch, base int64, epoch int32) (err error) {
+	defer mmap.Guard(region, &err, debug.SetPanicOnFault(true))
+	copy(region[12:], b[12:])
+	region.SetLeaderEpoch(epoch)
+	region.SetBaseOffset(base)
+	copy(region[8:12], b[8:12])
+	return nil
+}
+
+func (l *Log) gatherLocked(n int) []byte {
+	if cap(l.buf) < n {
+		l.buf = make([]byte, max(n, 2*cap(l.buf)))
+	}
+	return l.buf[:n]
+}
+
+func (l *Log) writeLocked(s *segment.Segment, b record.Batch) error {
+	if err := s.WriteAtEnd(b); err != nil {
+		return l.fail("append", err)
+	}
+	l.commitLocked(s, len(b), b.LastOffset(), b.MaxTimestamp())
+	return nil
+}
+
+func (l *Log) commitLocked(s *segment.Segment, n int, last, maxTs int64) {
+	if invariant.On {
+		invariant.Check(last >= s.End(), "append of last offset %d below end %d", last, s.End())
+	}
+	s.Commit(n, last, maxTs)
+	// The end reaches the slot every few KiB: after a kill recovery scans what
+	// lies beyond it.
+	if l.unslotted += n; l.unslotted >= slotEvery {
+		l.unslotted = 0
+		l.storeSlot()
+	}
+}
+
+// slotEvery is how many bytes are appended between two stores of the slot.
+const slotEvery = 4 << 10
+
+// unlockAppended ends an append and tells who waits.
+func (l *Log) unlockAppended(err error) {
+	size := l.active.Load().Size()
+	l.appendMu.Unlock()
+	if err == nil && l.o.Notify != nil {
+		c := LEO
+		if size >= l.workAt.Load() {
+			l.workAt.Store(math.MaxInt64) // said once; Maintain sets it anew
+			c |= Work
+		}
+		l.o.Notify(c)
+	}
+}
+
+// roomLocked returns the segment a batch of n bytes and last offset delta goes
+// to, with room for it. It lets go of appendMu while it allocates.
+func (l *Log) roomLocked(n int, delta int32) (*segment.Segment, error) {
+	for {
+		if err := l.writable(); err != nil {
+			return nil, err
+		}
+		if l.heldAt.Load() >= 0 {
+			return nil, ErrHeld
+		}
+		if l.epoch.Load() < 0 {
+			return nil, errNoEpoch
+		}
+		s := l.active.Load()
+		ok, err := l.fitLocked(s, n, s.End(), s.End()+int64(delta))
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return s, nil
+		}
+	}
+}
+
+// fitLocked reports whether a batch of n bytes with offsets [base, last] fits
+// into s right away; if not it makes room or rolls, after which the caller looks
+// again.
+func (l *Log) fitLocked(s *segment.Segment, n int, base, last int64) (bool, error) {
+	fits, ready := s.Fits(n, last), l.ready(s, n, last)
+	switch {
+	case fits && ready:
+		return true, nil
+	case fits:
+		return false, l.outsideLocked(func() error { return l.grow(s, int64(n)) })
+	case ready:
+		return false, l.rollLocked(base)
+	}
+	return false, l.outsideLocked(func() error { return l.prepare(int64(n)) })
+}
+
+// ready reports whether n bytes have blocks on disk: in s or, if they do not fit
+// there, in the segment prepared.
+func (l *Log) ready(s *segment.Segment, n int, last int64) bool {
+	if s.Fits(n, last) {
+		return s.Room(n)
+	}
+	next := l.next.Load()
+	return next != nil && next.Cap() >= int64(n) && next.Allocated() >= int64(n)
+}
+
+// outsideLocked runs fn under maint without appendMu.
+func (l *Log) outsideLocked(fn func() error) error {
+	l.appendMu.Unlock()
+	defer l.appendMu.Lock()
+	l.maint.Lock()
+	defer l.maint.Unlock()
+	return fn()
+}
+
+// grow allocates room for n more bytes. l.maint is held.
+func (l *Log) grow(s *segment.Segment, n int64) error {
+	if l.closed.Load() || s != l.active.Load() {
+		return nil // the caller looks again
+	}
+	if err := s.Grow(n); err != nil && !errors.Is(err, segment.ErrFull) {
+		return fmt.Errorf("append: %w", err)
+	}
+	return nil
+}
+
+// prepare makes the next segment under temporary names. l.maint is held.
+func (l *Log) prepare(need int64) error {
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	if next := l.next.Load(); next != nil {
+		if next.Cap() >= need && next.Allocated() >= need || !l.next.CompareAndSwap(next, nil) {
+			return nil
+		}
+		if err := next.Remove(); err != nil {
+			return err
+		}
+	}
+	follows := l.active.Load().Size() >= readySize
+	s, err := segment.Create(l.dir, &l.so, need, follows)
+	if err != nil {
+		return fmt.Errorf("prepare segment: %w", err)
+	}
+	l.nextPop = 0
+	if follows {
+		l.nextPop = s.Populate(0, l.o.PopulateBytes)
+	}
+	l.next.Store(s)
+	return nil
+}
+
+// readySize is the size of a segment from which its successor is expected to be
+// filled as well.
+const readySize = 4 << 20
+
+// rollLocked makes the prepared segment the active one, for a batch whose base
+// offset is base. appendMu is held; the cost is a rename. The old segment is
+// synced before anything in the new one can count as synced (C020). An empty
+// one with the same base is replaced (log-format §3.5).
+func (l *Log) rollLocked(base int64) error {
+	old, s := l.active.Load(), l.next.Load()
+	list := *l.segments.Load()
+	list = list[:len(list):len(list)]
+	replaced := old.Size() == 0 && old.Base() == base
+	if err := s.Activate(base); err != nil {
+		return fmt.Errorf("roll: %w", err) // nothing changed
+	}
+	s.Publish(base, 0)
+	l.sync.mu.Lock()
+	inFlight := l.sync.inFlight
+	if replaced {
+		list = list[:len(list)-1]
+		if inFlight { // its file may be part of the sync
+			l.sync.replaced = append(l.sync.replaced, old)
+		}
+	} else {
+		old.Seal()
+		l.sync.sealed = append(l.sync.sealed, sealedSegment{seg: old})
+	}
+	l.sync.dirty = true
+	l.sync.gap = l.sync.gap || base != old.End()
+	l.sync.mu.Unlock()
+	list = append(list, s)
+	l.segments.Store(&list)
+	l.active.Store(s)
+	l.next.Store(nil)
+	l.workAt.Store(0)
+	l.storeSlot() // after a kill a segment behind the slot's end is a leftover
+	if replaced && !inFlight {
+		return old.Close()
+	}
+	return nil
+}
+
+// Append appends ready batches. From a Client it must be exactly one; from a
+// Follower there may be several, in order, and they are appended all or up to
+// the first that is wrong, whose error is returned beside what was appended.
+// b is not kept; for Client and Trusted it is not changed either. It never
+// waits for the disk.
+//
+// Errors: those of AppendRecords; for a bad batch, of which nothing was
+// appended, a *record.ClientError with Kafka's code from a Client and a
+// *record.Error from others; ErrOrder where a follower's batch does not follow
+// the end or its epoch goes back.
+func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
+	if origin == Follower {
+		return l.appendFollower(b)
+	}
+	check := l.checkTrusted
+	if origin == Client {
+		check = l.checkClient
+	}
+	batch, err := check(b, now)
+	if err != nil {
+		return Appended{}, fmt.Errorf("append: %w", err)
+	}
+	l.appendMu.Lock()
+	s, err := l.roomLocked(len(batch), batch.LastOffsetDelta())
+	var a Appended
+	if err == nil {
+		a.Base = s.End()
+		a.End = a.Base + int64(batch.LastOffsetDelta()) + 1
+		err = l.copyLocked(s, batch, a.Base, l.epoch.Load())
+	}
+	l.unlockAppended(err)
+	if err != nil {
+		return Appended{}, err
+	}
+	return a, nil
+}
+
+func (l *Log) checkTrusted(b []byte, _ time.Time) (record.Batch, error) {
+	batch, err := record.Check(b)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(batch) != len(b):
+		return nil, fmt.Errorf("%w: %d bytes behind the batch", record.ErrInvalid, len(b)-len(batch))
+	case len(batch) > l.o.MaxBatchBytes:
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(batch), l.o.MaxBatchBytes)
+	}
+	return batch, nil
+}
+
+// checkClient returns the batch with its true largest timestamp, a copy if that
+// is not what the client said. Errors wrap a *record.ClientError.
+func (l *Log) checkClient(b []byte, now time.Time) (record.Batch, error) {
+	rules := record.ClientRules{Now: now.UnixMilli(), MaxBatchSize: l.o.MaxBatchBytes}
+	batch, maxTs, err := record.ValidateClient(b, &rules)
+	if e, ok := errors.AsType[*record.ClientError](err); ok && e.Code == record.CodeMessageTooLarge {
+		err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if maxTs != batch.MaxTimestamp() || batch.TimestampType() != record.CreateTime {
+		batch = slices.Clone(batch)
+		batch.SetMaxTimestamp(record.CreateTime, maxTs)
+	}
+	return batch, nil
+}
+
+// copyLocked puts a batch behind the end with base offset and epoch stamped.
+func (l *Log) copyLocked(s *segment.Segment, b record.Batch, base int64, epoch int32) error {
+	n := len(b)
+	if l.o.Sync == Always {
+		g := record.Batch(l.gatherLocked(n))
+		copy(g, b)
+		g.SetBaseOffset(base)
+		g.SetLeaderEpoch(epoch)
+		return l.writeLocked(s, g)
+	}
+	if err := stampGuarded(s.Reserve(n), b, base, epoch); err != nil {
+		return l.fail("append", err)
+	}
+	l.commitLocked(s, n, base+int64(b.LastOffsetDelta()), b.MaxTimestamp())
+	return nil
+}
+
+// ErrOrder means that a follower's batch does not go on where the log ends.
+var ErrOrder = segment.ErrOrder
+
+// appendFollower appends the leader's batches as they are (log-format §2.8,
+// replication A5). Base offset and leader epoch lie outside the checksum; the
+// order checks here are all that guards them. Gaps are taken: a compacted
+// leader has them.
+func (l *Log) appendFollower(b []byte) (a Appended, err error) {
+	a.Base = l.LogEndOffset()
+	a.End = a.Base
+	for len(b) > 0 {
+		batch, err := record.Check(b)
+		if err != nil {
+			return a, fmt.Errorf("append from leader at offset %d: %w", a.End, err)
+		}
+		if err := l.appendOne(batch, &a); err != nil {
+			return a, err
+		}
+		b = b[len(batch):]
+	}
+	return a, nil
+}
+
+func (l *Log) appendOne(b record.Batch, a *Appended) error {
+	base, last, epoch := b.BaseOffset(), b.LastOffset(), b.LeaderEpoch()
+	if base < 0 || last < base || last == math.MaxInt64 {
+		return fmt.Errorf("append from leader: %w: batch %d to %d", ErrOrder, base, last)
+	}
+	l.appendMu.Lock()
+	for {
+		if err := l.writable(); err != nil {
+			l.appendMu.Unlock()
+			return err
+		}
+		if l.heldAt.Load() >= 0 {
+			l.appendMu.Unlock()
+			return ErrHeld
+		}
+		s := l.active.Load()
+		end := s.End()
+		if base < end {
+			if first := end == l.logStart.Load() && s.Size() == 0 && last >= end; !first {
+				l.appendMu.Unlock()
+				return fmt.Errorf("append from leader: %w: base offset %d, log ends at %d", ErrOrder, base, end)
+			}
+			// The leader's log start lies inside its first batch (A15): begin there.
+			err := l.outsideLocked(func() error { return l.restartAt(base, end) })
+			if err != nil {
+				l.appendMu.Unlock()
+				return err
+			}
+			continue
+		}
+		newest := l.epochs.last()
+		if epoch >= 0 && epoch < newest.Epoch {
+			l.appendMu.Unlock()
+			return fmt.Errorf("append from leader at offset %d: %w: epoch %d behind epoch %d", base, ErrOrder, epoch, newest.Epoch)
+		}
+		if epoch >= 0 && (epoch > newest.Epoch || base < newest.StartOffset) && l.ready(s, len(b), last) {
+			// On disk before the append goes on, so that recovery knows every epoch.
+			if err := l.outsideLocked(func() error { return l.followEpoch(epoch, base) }); err != nil {
+				l.appendMu.Unlock()
+				return err
+			}
+			continue
+		}
+		ok, err := l.fitLocked(s, len(b), base, last)
+		if err != nil {
+			l.appendMu.Unlock()
+			return err
+		}
+		if !ok {
+			continue
+		}
+		err = l.copyLocked(s, b, base, epoch)
+		if err == nil && base > end {
+			l.storeSlot() // recovery takes no gap that the slot does not know
+		}
+		l.unlockAppended(err)
+		if err == nil {
+			a.End = last + 1
+		}
+		return err
+	}
+}
+
+// followEpoch enters the epoch of another leader: this log is no leader's any
+// more. l.maint is held.
+func (l *Log) followEpoch(epoch int32, start int64) error {
+	if err := l.writable(); err != nil {
+		return err
+	}
+	l.epoch.Store(noEpoch)
+	err := l.epochs.assign(epoch, start)
+	if sticks(err) {
+		return l.fail("append from leader", err)
+	}
+	if err != nil {
+		return fmt.Errorf("append from leader: %w", err)
+	}
+	return nil
+}

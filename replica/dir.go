@@ -1,0 +1,425 @@
+package replica
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidemark-log/tidemark/internal/checkpoint"
+	"github.com/tidemark-log/tidemark/internal/vfs"
+)
+
+// Names in a data folder, as Kafka has them (log-format §1.1).
+const (
+	dirLockName     = ".lock"
+	cleanName       = ".kafka_cleanshutdown"
+	metaName        = "meta.properties"
+	partitionName   = "partition.metadata"
+	recoveryName    = "recovery-point-offset-checkpoint"
+	highWaterName   = "replication-offset-checkpoint"
+	logStartName    = "log-start-offset-checkpoint"
+	smallFileLimit  = 1 << 20  // what is read of meta.properties and the like
+	checkpointLimit = 64 << 20 // what is read of a checkpoint
+)
+
+var (
+	// ErrWrongNode means that the data folder belongs to another node or cluster.
+	ErrWrongNode = errors.New("data folder belongs to another node")
+	// ErrTopicID means that the partition's folder belongs to another topic of
+	// the same name (Kafka: INCONSISTENT_TOPIC_ID).
+	ErrTopicID = errors.New("inconsistent topic id")
+)
+
+// UUID is a Kafka uuid; as text 22 characters of URL-safe base64.
+type UUID = checkpoint.UUID
+
+// TopicPartition names a partition.
+type TopicPartition struct {
+	Topic     string
+	Partition int32
+}
+
+func (p TopicPartition) String() string { return fmt.Sprintf("%s-%d", p.Topic, p.Partition) }
+
+// DirOptions of a data folder. The zero value opens or makes one for node 0.
+type DirOptions struct {
+	NodeID    int32
+	ClusterID string // "" takes the folder's own; a new folder gets a random one
+	// BrokerEpoch is written into the clean marker: the one the node registered
+	// with last, −1 if it has none.
+	BrokerEpoch int64
+	Logger      *slog.Logger
+	FS          vfs.FS // default vfs.OS
+}
+
+// Dir is a data folder: many partitions under one lock, with Kafka's
+// checkpoints, meta.properties and clean marker. It is passive like Log. All
+// methods are safe for concurrent use.
+type Dir struct {
+	o    DirOptions
+	dir  string
+	lock io.Closer
+	meta checkpoint.Meta
+
+	clean    bool // the marker was there when the folder was opened
+	recovery map[TopicPartition]int64
+	high     map[TopicPartition]int64
+	start    map[TopicPartition]int64
+	found    []TopicPartition
+	strays   []string
+
+	mu     sync.Mutex
+	logs   map[TopicPartition]*Log
+	failed bool // a log did not open: the folder stays unclean
+	closed bool
+}
+
+// OpenDir opens a data folder, making it if there is none (its parent must
+// exist). The clean marker is taken away, durably, before any log is touched
+// (log-format §4.1). Checkpoints that cannot be read are missing, with a
+// warning; they are hints for logs without a slot.
+//
+// Errors: ErrLocked; ErrWrongNode; a meta.properties that cannot be read.
+func OpenDir(dir string, o DirOptions, now time.Time) (_ *Dir, err error) {
+	if o.FS == nil {
+		o.FS = vfs.OS
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("open data folder %s: %w", dir, err)
+		}
+	}()
+	d := &Dir{o: o, dir: dir, logs: map[TopicPartition]*Log{}}
+	if err := o.FS.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if d.lock, err = o.FS.Lock(d.path(dirLockName)); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.lock.Close()
+		}
+	}()
+	if err := d.openMeta(now); err != nil {
+		return nil, err
+	}
+	d.clean, err = vfs.Exists(o.FS, d.path(cleanName))
+	if err != nil {
+		return nil, err
+	}
+	if d.clean {
+		if err := o.FS.Remove(d.path(cleanName)); err != nil {
+			return nil, err
+		}
+		if err := o.FS.SyncDir(dir); err != nil {
+			return nil, err
+		}
+	}
+	for name, m := range map[string]*map[TopicPartition]int64{recoveryName: &d.recovery, highWaterName: &d.high, logStartName: &d.start} {
+		if *m, err = d.readOffsets(name); err != nil {
+			return nil, err
+		}
+	}
+	return d, d.list()
+}
+
+func (d *Dir) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *Dir) openMeta(now time.Time) error {
+	b, err := vfs.ReadFile(d.o.FS, d.path(metaName), smallFileLimit)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		id, cluster := newUUID(), d.o.ClusterID
+		if cluster == "" {
+			cluster = newUUID().String()
+		}
+		d.meta = checkpoint.Meta{Version: 1, ClusterID: cluster, NodeID: d.o.NodeID, DirectoryID: id.String()}
+		return vfs.WriteFileAtomic(d.o.FS, d.path(metaName), checkpoint.AppendMeta(nil, d.meta, now))
+	case err != nil:
+		return err
+	}
+	if d.meta, err = checkpoint.ParseMeta(b); err != nil {
+		return fmt.Errorf("read %s: %w", metaName, err)
+	}
+	if d.meta.NodeID != d.o.NodeID {
+		return fmt.Errorf("%w: node id %d, want %d", ErrWrongNode, d.meta.NodeID, d.o.NodeID)
+	}
+	if d.o.ClusterID != "" && d.meta.ClusterID != d.o.ClusterID {
+		return fmt.Errorf("%w: cluster id %q, want %q", ErrWrongNode, d.meta.ClusterID, d.o.ClusterID)
+	}
+	return nil
+}
+
+func newUUID() (u UUID) {
+	rand.Read(u[:])
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return u
+}
+
+// readOffsets reads a root checkpoint. What cannot be read counts as missing:
+// the slot of a log knows better, and without one everything is scanned (C011).
+func (d *Dir) readOffsets(name string) (map[TopicPartition]int64, error) {
+	m := map[TopicPartition]int64{}
+	b, err := vfs.ReadFile(d.o.FS, d.path(name), checkpointLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries, err := checkpoint.ParseOffsets(b)
+	if err != nil {
+		d.o.Logger.Warn("checkpoint cannot be read, it is taken for missing", "file", d.path(name), "err", err)
+		return m, nil
+	}
+	for _, e := range entries {
+		m[TopicPartition{e.Topic, e.Partition}] = e.Offset
+	}
+	return m, nil
+}
+
+// list finds the partitions and finishes deletions.
+func (d *Dir) list() error {
+	infos, err := d.o.FS.List(d.dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range infos {
+		if !f.IsDir {
+			if strings.HasSuffix(f.Name, ".tmp") { // a checkpoint half written
+				if err := d.o.FS.Remove(d.path(f.Name)); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		p, err := checkpoint.ParsePartitionDir(f.Name)
+		switch {
+		case err != nil || p.State == checkpoint.DirStray || p.State == checkpoint.DirFuture:
+			d.strays = append(d.strays, f.Name)
+			d.o.Logger.Warn("folder is left alone", "dir", d.path(f.Name))
+		case p.State == checkpoint.DirDelete:
+			if err := d.o.FS.RemoveAll(d.path(f.Name)); err != nil {
+				d.o.Logger.Warn("folder of a deleted partition cannot be removed yet", "dir", d.path(f.Name), "err", err)
+			}
+		default:
+			d.found = append(d.found, TopicPartition{p.Topic, p.Partition})
+		}
+	}
+	return nil
+}
+
+// Partitions lists the partitions that had a folder when the data folder was
+// opened, by name.
+func (d *Dir) Partitions() []TopicPartition { return slices.Clone(d.found) }
+
+// Strays lists the folders that are no partition's and are left alone. Kafka
+// refuses a data folder with one whose name it cannot parse.
+func (d *Dir) Strays() []string { return slices.Clone(d.strays) }
+
+// Clean reports whether the last stop was orderly.
+func (d *Dir) Clean() bool { return d.clean }
+
+// ClusterID and DirectoryID are those of meta.properties.
+func (d *Dir) ClusterID() string   { return d.meta.ClusterID }
+func (d *Dir) DirectoryID() string { return d.meta.DirectoryID }
+
+// OpenLog opens a partition's log, making its folder and partition.metadata
+// (durable before the first append) if there is none. topicID zero takes the
+// folder's own; a new folder gets a random one. o.FS and o.Checkpoints are set
+// by Dir. A log is open once: a second OpenLog is ErrLocked until it is closed.
+func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) (l *Log, err error) {
+	name := checkpoint.PartitionDir{Topic: p.Topic, Partition: p.Partition}.String()
+	if got, err := checkpoint.ParsePartitionDir(name); err != nil || got.Topic != p.Topic || got.Partition != p.Partition {
+		return nil, fmt.Errorf("open log: no partition name: %q, %d", p.Topic, p.Partition)
+	}
+	d.mu.Lock()
+	if _, open := d.logs[p]; open || d.closed {
+		closed := d.closed
+		d.mu.Unlock()
+		if closed {
+			return nil, ErrClosed
+		}
+		return nil, fmt.Errorf("open log %s: %w", name, ErrLocked)
+	}
+	d.logs[p] = nil // taken
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if err != nil {
+			delete(d.logs, p)
+			d.failed = true
+			return
+		}
+		d.logs[p] = l
+	}()
+	if !o.ReadOnly {
+		if err := d.openPartition(name, topicID); err != nil {
+			return nil, err
+		}
+	}
+	o.FS = d.o.FS
+	o.inDir = true
+	o.Checkpoints = Checkpoints{Valid: true, RecoveryPoint: at(d.recovery, p), HighWatermark: at(d.high, p), LogStart: at(d.start, p), Clean: d.clean}
+	if o.Logger == nil {
+		o.Logger = d.o.Logger
+	}
+	return Open(d.path(name), o, now)
+}
+
+func at(m map[TopicPartition]int64, p TopicPartition) int64 {
+	if v, ok := m[p]; ok {
+		return v
+	}
+	return -1
+}
+
+// openPartition makes the folder and its partition.metadata.
+func (d *Dir) openPartition(name string, id UUID) error {
+	dir := d.path(name)
+	err := d.o.FS.Mkdir(dir)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err == nil {
+		if err := d.o.FS.SyncDir(d.dir); err != nil {
+			return err
+		}
+	}
+	file := filepath.Join(dir, partitionName)
+	b, err := vfs.ReadFile(d.o.FS, file, smallFileLimit)
+	if err == nil {
+		have, err := checkpoint.ParsePartition(b)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", filepath.Join(name, partitionName), err)
+		}
+		if id != (UUID{}) && have.TopicID != id {
+			return fmt.Errorf("open log %s: %w: found %s, want %s", name, ErrTopicID, have.TopicID, id)
+		}
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if id == (UUID{}) {
+		id = newUUID()
+	}
+	return vfs.WriteFileAtomic(d.o.FS, file, checkpoint.AppendPartition(nil, checkpoint.Partition{TopicID: id}))
+}
+
+// Forget ends Dir's knowledge of a log that was closed by itself. The next
+// OpenLog of it works, and its checkpoint lines stay as they were last written.
+func (d *Dir) Forget(p TopicPartition) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.logs[p]; l != nil {
+		d.remember(p, l)
+	}
+	delete(d.logs, p)
+}
+
+// remember takes a log's ends for the checkpoints. d.mu is held.
+func (d *Dir) remember(p TopicPartition, l *Log) {
+	if l.Damage() != nil {
+		return // its end is not what was synced
+	}
+	d.recovery[p] = l.SyncedEnd()
+	d.high[p] = l.HighWatermark()
+	delete(d.start, p)
+	if start := l.LogStartOffset(); start > (*l.segments.Load())[0].Base() {
+		d.start[p] = start // Kafka lists only these
+	}
+}
+
+// Checkpoint writes Kafka's three checkpoint files, durably: what a reader of
+// the folder without our slots goes by. A recovery point is never above what is
+// on disk.
+func (d *Dir) Checkpoint() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	return d.checkpointLocked()
+}
+
+func (d *Dir) checkpointLocked() error {
+	for p, l := range d.logs {
+		if l != nil {
+			d.remember(p, l)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		m    map[TopicPartition]int64
+	}{{recoveryName, d.recovery}, {highWaterName, d.high}, {logStartName, d.start}} {
+		var entries []checkpoint.Offset
+		for _, p := range slices.SortedFunc(maps.Keys(f.m), comparePartitions) {
+			entries = append(entries, checkpoint.Offset{Topic: p.Topic, Partition: p.Partition, Offset: f.m[p]})
+		}
+		if err := vfs.WriteFileAtomic(d.o.FS, d.path(f.name), checkpoint.AppendOffsets(nil, entries)); err != nil {
+			return fmt.Errorf("write checkpoint: %w", err)
+		}
+	}
+	return nil
+}
+
+func comparePartitions(a, b TopicPartition) int {
+	if c := strings.Compare(a.Topic, b.Topic); c != 0 {
+		return c
+	}
+	return int(a.Partition) - int(b.Partition)
+}
+
+// Close closes every open log, writes the checkpoints and then, only if all of
+// that worked and no log had failed to open, the clean marker; last it lets go
+// of the lock (log-format §4.4). It returns the first error of each.
+func (d *Dir) Close(now time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	var errs []error
+	for _, p := range slices.SortedFunc(maps.Keys(d.logs), comparePartitions) {
+		l := d.logs[p]
+		if l == nil {
+			continue
+		}
+		if err := l.Close(now); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", p, err))
+		}
+		if l.Damage() != nil {
+			d.failed = true // it stays unclean, and is judged again
+		}
+	}
+	if err := d.checkpointLocked(); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 && !d.failed {
+		err := vfs.WriteFileAtomic(d.o.FS, d.path(cleanName), checkpoint.AppendCleanMarker(nil, d.o.BrokerEpoch))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("write clean marker: %w", err))
+		}
+	}
+	errs = append(errs, d.lock.Close())
+	if err := d.o.FS.Remove(d.path(dirLockName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
