@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidemark-log/tidemark/internal/checkpoint"
+	"github.com/tidemark-log/tidemark/record"
+)
+
+// fuzzNames are one name of each kind of file.
+var fuzzNames = []string{
+	log0, index0, times0, "00000000000000000000.txnindex", "00000000000000000002.snapshot",
+	"00000000000000000000-0000000000.checkpoint", checkpoint.LeaderEpochFile, checkpoint.PartitionFile,
+	log0 + ".swap", log0 + ".deleted",
+	"../" + checkpoint.RecoveryPointFile, "../" + checkpoint.HighWatermarkFile, "../" + checkpoint.LogStartOffsetFile,
+	"../" + checkpoint.CleanerOffsetFile, "../" + checkpoint.MetaFile, "../" + checkpoint.CleanMarkerFile,
+}
+
+// FuzzFiles puts arbitrary bytes under the name of each kind of file into a
+// good data folder. Dump and verify neither panic nor call it unreadable, and
+// every line of their JSON is an object.
+func FuzzFiles(f *testing.F) {
+	for i, seed := range []string{
+		"appendtime-0/" + log0, "appendtime-0/" + index0, "appendtime-0/" + times0, "txn-0/00000000000000000000.txnindex",
+		"txn-0/00000000000000000036.snapshot", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint",
+		"txn-0/leader-epoch-checkpoint", "txn-0/partition.metadata", "group-0/" + log0, "group-0/" + log0,
+		checkpoint.RecoveryPointFile, checkpoint.HighWatermarkFile, checkpoint.LogStartOffsetFile, checkpoint.CleanerOffsetFile,
+		checkpoint.MetaFile, checkpoint.CleanMarkerFile,
+	} {
+		b, err := os.ReadFile(filepath.Join(testdata, "kafka-4.4-closed", seed))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(byte(i), true, b)
+		f.Add(byte(i), false, b[:len(b)-1])
+	}
+	good := cat(batch(f, 0, nil, 1, 2), batch(f, 2, nil, 3))
+	dir := folder(f, map[string][]byte{log0: good})
+	data := filepath.Dir(dir)
+	marker := filepath.Join(data, checkpoint.CleanMarkerFile)
+	f.Fuzz(func(t *testing.T, kind byte, clean bool, b []byte) {
+		path := filepath.Join(dir, fuzzNames[int(kind)%len(fuzzNames)])
+		write(t, path, b)
+		defer func() {
+			os.Remove(path)
+			write(t, filepath.Join(dir, log0), good)
+		}()
+		if clean && path != marker {
+			write(t, marker, nil)
+			defer os.Remove(marker)
+		}
+		for _, args := range [][]string{
+			{"verify", "--json", data}, {"verify", "--notes", path}, {"dump", "--json", "--records", data}, {"dump", "--records", path},
+		} {
+			args = append(args, "--max-plain", "1000000")
+			code, out, stderr := logtool(args...)
+			if code != exitOK && code != exitDamage || stderr != "" {
+				t.Errorf("%v exits %d\n%s", args, code, stderr)
+			}
+			if args[1] == "--json" {
+				for line := range strings.Lines(out) {
+					var l map[string]any
+					if err := json.Unmarshal([]byte(line), &l); err != nil || l["type"] == nil {
+						t.Errorf("%v prints no object: %v\n%s", args, err, line)
+					}
+				}
+			}
+		}
+	})
+}
+
+// FuzzScan: the spans of a walk cover the bytes one behind the other, and what
+// it calls a valid batch is one.
+func FuzzScan(f *testing.F) {
+	a, b, c := batch(f, 0, nil, 1), batch(f, 1, nil, 2, 3), batch(f, 3, nil, 4)
+	f.Add([]byte(cat(a, b, c)))
+	f.Add([]byte(cat(a, b[:30], c)))
+	f.Add(append(cat(a, b), make([]byte, 100)...))
+	f.Add(bytes.Repeat([]byte{2}, 300))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		s := &scanner{f: bytes.NewReader(in), size: int64(len(in)), maxBatch: 4096}
+		end := int64(0)
+		for {
+			sp, ok := s.next()
+			if !ok {
+				break
+			}
+			if sp.pos != end || sp.size <= 0 || sp.data != nil && !bytes.Equal(sp.data, in[sp.pos:sp.pos+sp.size]) {
+				t.Fatalf("span of %d bytes at %d behind %d", sp.size, sp.pos, end)
+			}
+			end += sp.size
+			if sp.kind == spanBatch {
+				if _, err := record.Check(sp.data); err != nil {
+					t.Errorf("batch at %d: %v", sp.pos, err)
+				}
+			}
+			if (sp.err == nil) != (sp.kind == spanBatch || sp.kind == spanLegacy || sp.kind == spanZeros) {
+				t.Errorf("span at %d of kind %d has error %v", sp.pos, sp.kind, sp.err)
+			}
+		}
+		if s.err != nil || end != int64(len(in)) {
+			t.Errorf("the walk ends at %d of %d: %v", end, len(in), s.err)
+		}
+	})
+}

@@ -1,0 +1,660 @@
+// Package tidemark is an embeddable log in Kafka's format: records in, records
+// out by offset or time, segments in mapped memory, and a stated promise for
+// each append.
+//
+//	l, err := tidemark.Open("events", tidemark.Options{})
+//	base, err := l.Append(tidemark.Record{Key: k, Value: v})
+//	for rec, err := range l.Records(base) { … }
+//
+// Under the default, [Always], an append that returned is on disk; concurrent
+// appends share one fdatasync. Under [Interval] and [Never] it is in the page
+// cache: it survives a killed process, not a power cut. docs/durability.md has
+// the table.
+//
+// The package is the active shell around package replica, which holds the log
+// itself and starts no goroutine. It logs by log/slog and never ends the
+// process.
+package tidemark
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"iter"
+	"log/slog"
+	"math"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/replica"
+	"github.com/tidemark-log/tidemark/segment"
+)
+
+// Record is one record of a log. For an append Offset and Sequence are ignored
+// and a zero Timestamp means now.
+type (
+	Record = record.Record
+	Header = record.Header
+	Batch  = record.Batch
+	// View is a run of whole batches in the mapped log, zero-copy: its bytes
+	// are valid until Release, and an I/O error of the disk under them kills
+	// the process (Go cannot recover a fault in somebody else's goroutine). Use
+	// Read where that matters.
+	View = replica.View
+	// CorruptError names file, position and offset of damage.
+	CorruptError = replica.CorruptError
+	// Progress of a long recovery.
+	Progress = replica.Progress
+	// Stats are counters and ends of a log.
+	Stats = replica.Stats
+	// SyncMode says when an append counts as kept.
+	SyncMode = replica.SyncMode
+)
+
+const (
+	Always   = replica.Always   // when it is on disk
+	Interval = replica.Interval // when it is in the page cache; a sync follows
+	Never    = replica.Never    // when it is in the page cache
+)
+
+var (
+	ErrClosed     = replica.ErrClosed
+	ErrOutOfRange = replica.ErrOutOfRange
+	ErrFailed     = replica.ErrFailed
+	ErrReadOnly   = replica.ErrReadOnly
+	ErrCorrupt    = replica.ErrCorrupt
+	ErrTooLarge   = replica.ErrTooLarge
+	ErrLocked     = replica.ErrLocked
+)
+
+// Options of a log. The zero value is ready to use and keeps every promise.
+type Options struct {
+	// Sync says when an append counts as kept. Default Always.
+	Sync SyncMode
+	// SyncInterval is the longest time between an append and its sync under
+	// Interval. Default 1 s, from 1 ms.
+	SyncInterval time.Duration
+	// SegmentBytes is how large a segment file grows. Default 64 MiB, from 4
+	// KiB to 2 GiB − 4 KiB.
+	SegmentBytes int64
+	// IndexIntervalBytes is how many log bytes pass between two entries of the
+	// offset index. Lower makes point reads cheaper and costs 8 bytes an entry.
+	// Default 4 KiB, from 1 B to 1 MiB.
+	IndexIntervalBytes int64
+	// MaxBatchBytes is the largest batch, as stored. Default 1 MiB + 12 B.
+	MaxBatchBytes int
+	// PopulateBytes is how far ahead of the end page faults are taken by a
+	// goroutine. Default 8 MiB, at most 64 MiB; not under Always.
+	PopulateBytes int64
+	// ReadOnly opens without a lock, beside a writer too, and changes nothing.
+	// What is seen is the log as it was at the open.
+	ReadOnly bool
+	// OnRecovery is called now and then while a long recovery scans.
+	OnRecovery func(Progress)
+	// Logger takes what an operator should see. Default: discards.
+	Logger *slog.Logger
+}
+
+// Log is an open log. All methods are safe for concurrent use.
+type Log struct {
+	log   *replica.Log
+	clock clock
+	mode  SyncMode
+
+	commit struct { // group commit: who finds no sync under way leads one
+		mu       sync.Mutex
+		cond     sync.Cond
+		inFlight bool
+		waiting  int  // appends that wait for the sync under way
+		crowded  bool // some waited for the last one
+		closing  bool // nobody leads a sync any more: Close does the last
+		closed   bool
+	}
+	waiting atomic.Int32 // tails
+	moved   struct {
+		mu sync.Mutex
+		ch chan struct{} // closed when the high watermark moves or the log closes
+	}
+
+	work   chan struct{} // Maintain has something to do
+	kick   chan struct{} // an asynchronous append wants its sync
+	stop   chan struct{}
+	done   sync.WaitGroup
+	closer sync.Once
+	err    error
+}
+
+// Open opens the log in directory dir, making it if there is none, and recovers
+// it: a torn end is cut; damage below what was synced leaves a log that serves
+// everything else and takes no appends (see Damage). After a killed process
+// that takes milliseconds, whatever the log's size.
+//
+// Errors: ErrLocked if another process has it open; a field of Options that is
+// out of range; errors of the file system, such as a full disk.
+func Open(dir string, o Options) (*Log, error) {
+	l := &Log{mode: o.Sync, work: make(chan struct{}, 1), kick: make(chan struct{}, 1), stop: make(chan struct{})}
+	l.commit.cond.L = &l.commit.mu
+	l.moved.ch = make(chan struct{})
+	ro := o.replica()
+	ro.Notify = l.notify
+	return l.open(dir, ro)
+}
+
+func (o *Options) replica() replica.Options {
+	return replica.Options{Sync: o.Sync, SyncInterval: o.SyncInterval, SegmentBytes: o.SegmentBytes,
+		IndexIntervalBytes: o.IndexIntervalBytes, MaxBatchBytes: o.MaxBatchBytes, PopulateBytes: o.PopulateBytes,
+		ReadOnly: o.ReadOnly, Progress: o.OnRecovery, Logger: o.Logger, Sole: true}
+}
+
+func (l *Log) open(dir string, ro replica.Options) (*Log, error) {
+	if !ro.ReadOnly {
+		if err := os.MkdirAll(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	now := time.Now()
+	log, err := replica.Open(dir, ro, now)
+	if err != nil {
+		return nil, err
+	}
+	l.log = log
+	if ro.ReadOnly || log.Damage() != nil {
+		return l, nil
+	}
+	if err := log.BeginEpoch(max(log.Stats().LeaderEpoch, 0)); err != nil {
+		log.Close(now)
+		return nil, err
+	}
+	interval := ro.SyncInterval
+	if interval == 0 {
+		interval = time.Second
+	}
+	l.done.Add(2)
+	go l.maintain(interval)
+	go l.committer()
+	if log.SyncedEnd() < log.LogEndOffset() { // left by a killed process: due at once (R7)
+		l.signal(l.kick)
+	}
+	return l, nil
+}
+
+func (l *Log) signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// notify runs on the goroutine that appended or synced.
+func (l *Log) notify(c replica.Change) {
+	if c&replica.Work != 0 {
+		l.signal(l.work)
+	}
+	if l.waiting.Load() != 0 && c&^replica.Work != 0 {
+		l.wakeTails()
+	}
+}
+
+func (l *Log) wakeTails() {
+	l.moved.mu.Lock()
+	defer l.moved.mu.Unlock()
+	close(l.moved.ch)
+	l.moved.ch = make(chan struct{})
+}
+
+// Append appends records as one batch, all or none, and returns the offset of
+// the first. When it returns, the records are kept as the sync mode says. The
+// slices are not kept.
+//
+// Errors: ErrTooLarge; ErrClosed; ErrReadOnly; *CorruptError for a damaged log;
+// an error of the file system such as a full disk, after which nothing was
+// appended and the log goes on; ErrFailed after a failed write or sync, and from
+// then on for every append: what was appended but not acknowledged may or may
+// not be there after the log is opened again.
+func (l *Log) Append(recs ...Record) (base int64, err error) {
+	a, err := l.log.AppendRecords(recs, time.UnixMilli(l.clock.now()))
+	if err != nil {
+		return 0, err
+	}
+	if l.mode == Always {
+		if err := l.wait(a.End); err != nil {
+			return 0, err
+		}
+	}
+	return a.Base, nil
+}
+
+// AppendBatch appends a batch that record.Builder or a Kafka client made. It is
+// validated whole, its base offset must be 0, and b is not changed. Errors: those
+// of Append, and *record.ClientError with the Kafka error code for a bad batch.
+func (l *Log) AppendBatch(b Batch) (base int64, err error) {
+	a, err := l.log.Append(b, replica.Client, time.UnixMilli(l.clock.now()))
+	if err != nil {
+		return 0, err
+	}
+	if l.mode == Always {
+		if err := l.wait(a.End); err != nil {
+			return 0, err
+		}
+	}
+	return a.Base, nil
+}
+
+// Ack stands for an append that was not waited for.
+type Ack struct {
+	l *Log
+	// Base is the offset of the first record, End the offset behind the last.
+	Base, End int64
+}
+
+// AppendAsync is Append without the wait: the records have their offsets and
+// are in the log, and Ack.Wait returns once they are kept. The sync is begun
+// without it.
+func (l *Log) AppendAsync(recs ...Record) (Ack, error) {
+	a, err := l.log.AppendRecords(recs, time.UnixMilli(l.clock.now()))
+	if err != nil {
+		return Ack{}, err
+	}
+	if l.mode == Always {
+		l.signal(l.kick)
+	}
+	return Ack{l: l, Base: a.Base, End: a.End}, nil
+}
+
+// Wait returns when the records are kept as the sync mode says. An error of ctx
+// says nothing about them.
+func (a Ack) Wait(ctx context.Context) error {
+	if a.l.mode != Always || a.l.log.SyncedEnd() >= a.End {
+		return nil
+	}
+	if ctx.Done() == nil {
+		return a.l.wait(a.End)
+	}
+	for {
+		ch := a.l.watch()
+		synced, err := a.l.log.SyncedEnd() >= a.End, a.l.log.Err()
+		closed := a.l.isClosed()
+		if synced || err != nil || closed {
+			a.l.unwatch()
+			if synced {
+				return nil
+			}
+			if err == nil {
+				err = ErrClosed
+			}
+			return err
+		}
+		select {
+		case <-ch:
+			a.l.unwatch()
+		case <-ctx.Done():
+			a.l.unwatch()
+			return ctx.Err()
+		}
+	}
+}
+
+// wait returns once everything below end is on disk. Whoever finds no sync
+// under way leads one that covers all that was appended so far.
+func (l *Log) wait(end int64) error {
+	c := &l.commit
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l.log.SyncedEnd() < end {
+		if err := l.log.Err(); err != nil {
+			return err
+		}
+		if c.closed {
+			return ErrClosed
+		}
+		if c.inFlight || c.closing {
+			c.waiting++
+			c.cond.Wait()
+			c.waiting--
+			continue
+		}
+		l.leadLocked(l.log.StartSync)
+	}
+	return nil
+}
+
+// leadLocked runs one sync and reports whether there was one to run. commit.mu
+// is held, and let go of meanwhile.
+func (l *Log) leadLocked(start func() *replica.Sync) bool {
+	c := &l.commit
+	c.inFlight = true
+	crowded := c.crowded
+	c.mu.Unlock()
+	if crowded {
+		// The last sync let several appenders go. They are about to come back:
+		// let them, or this sync covers one append and the next one the rest.
+		runtime.Gosched()
+	}
+	s := start()
+	if s != nil {
+		l.log.FinishSync(s, s.Wait())
+	}
+	c.mu.Lock()
+	c.inFlight = false
+	c.crowded = c.waiting > 0
+	c.cond.Broadcast()
+	return s != nil
+}
+
+// lead runs one sync once none is under way, and reports whether it did.
+func (l *Log) lead(start func() *replica.Sync) bool {
+	c := &l.commit
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.inFlight && !c.closing {
+		c.cond.Wait()
+	}
+	return !c.closing && l.leadLocked(start)
+}
+
+// Sync returns when everything appended before the call is on disk, whatever the
+// sync mode. Errors: those of Append but ErrTooLarge.
+func (l *Log) Sync() error {
+	if err := l.log.Writable(); err != nil {
+		return err
+	}
+	return l.wait(l.log.LogEndOffset())
+}
+
+// committer leads the syncs of appends that nobody waits for.
+func (l *Log) committer() {
+	defer l.done.Done()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-l.kick:
+			l.lead(l.log.StartSync)
+		}
+	}
+}
+
+// maintain prepares space ahead of appends and syncs in the background. It
+// sleeps while there is nothing to do.
+func (l *Log) maintain(interval time.Duration) {
+	defer l.done.Done()
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	var tick <-chan time.Time
+	if l.mode == Interval {
+		t := time.NewTicker(interval)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		now := time.Now()
+		next, err := l.log.Maintain(now)
+		if err == nil && next.SealedSync {
+			l.lead(func() *replica.Sync { return l.log.StartSealedSync(now) })
+			next, _ = l.log.Maintain(time.Now())
+		}
+		if !next.At.IsZero() {
+			timer.Reset(max(time.Until(next.At), time.Second)) // or it could not be done now
+		}
+		select {
+		case <-l.stop:
+			return
+		case <-l.work:
+		case <-timer.C:
+		case <-tick:
+			if l.log.SyncedEnd() < l.log.LogEndOffset() {
+				l.lead(l.log.StartSync)
+			}
+		}
+	}
+}
+
+// LogStartOffset is the first offset that may be read.
+func (l *Log) LogStartOffset() int64 { return l.log.LogStartOffset() }
+
+// HighWatermark is the end of what may be read: what an ack covers. Under
+// Always that is what is on disk.
+func (l *Log) HighWatermark() int64 { return l.log.HighWatermark() }
+
+// LogEndOffset is the offset the next record gets.
+func (l *Log) LogEndOffset() int64 { return l.log.LogEndOffset() }
+
+// SyncedEnd is the offset below which everything is on disk.
+func (l *Log) SyncedEnd() int64 { return l.log.SyncedEnd() }
+
+// Stats returns a snapshot of counters and ends.
+func (l *Log) Stats() Stats { return l.log.Stats() }
+
+// Damage is the first damage that opening found, nil if none. A damaged log
+// serves everything else and takes no appends.
+func (l *Log) Damage() *CorruptError { return l.log.Damage() }
+
+// ID is the log's random id, made with its directory and never copied.
+func (l *Log) ID() [16]byte { return l.log.ID() }
+
+// Read appends to dst whole batches from the one holding offset up to the high
+// watermark, at most maxBytes of them but always the first. At the high
+// watermark it returns dst and no error. Every checksum is checked in the copy.
+//
+// Errors: ErrOutOfRange, ErrClosed, *CorruptError; dst is then unchanged.
+func (l *Log) Read(dst []byte, offset int64, maxBytes int) ([]byte, error) {
+	return l.log.Read(dst, offset, l.log.HighWatermark(), maxBytes)
+}
+
+// View is Read without the copy: release it. Only the first batch's checksum was
+// checked.
+func (l *Log) View(offset int64, maxBytes int) (View, error) {
+	return l.log.View(offset, l.log.HighWatermark(), maxBytes)
+}
+
+// Get reads the record at offset, or the first one behind it where offset lies
+// in a gap, checksum checked. Its slices alias buf if that is large enough, else
+// fresh memory.
+//
+// Errors: ErrOutOfRange at or above the high watermark or below the log start;
+// ErrClosed; *CorruptError.
+func (l *Log) Get(offset int64, buf []byte) (Record, error) {
+	hw := l.log.HighWatermark()
+	if offset >= hw {
+		if l.isClosed() {
+			return Record{}, ErrClosed
+		}
+		return Record{}, outOfRange(offset, l.log.LogStartOffset(), hw)
+	}
+	rec, _, ok, err := l.log.Get(offset, hw, buf)
+	if err == nil && !ok {
+		err = outOfRange(offset, l.log.LogStartOffset(), hw)
+	}
+	return rec, err
+}
+
+// OffsetForTime returns the offset of the first record, in the order of the log,
+// whose timestamp is at or after t; ok is false if there is none below the high
+// watermark.
+func (l *Log) OffsetForTime(t time.Time) (offset int64, ok bool, err error) {
+	offset, _, ok, err = l.log.OffsetForTime(t.UnixMilli(), l.log.HighWatermark())
+	return offset, ok, err
+}
+
+// Verify reads every batch of the log and reports damage, in order, until fn
+// returns false.
+func (l *Log) Verify(fn func(*CorruptError) bool) error {
+	return l.log.Verify(l.log.LogStartOffset(), l.log.LogEndOffset(), fn)
+}
+
+// Records yields the records from offset from on, up to the high watermark as it
+// is when the loop gets there. It is zero-copy: the slices of a record are valid
+// during its turn of the loop, and what View says of I/O errors holds. Every
+// checksum is checked first. Damage is yielded as an error, a *CorruptError; a
+// loop that goes on gets what lies behind it. Control records are left out.
+func (l *Log) Records(from int64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		l.records(from, yield)
+	}
+}
+
+// Tail yields as Records does and then waits for more, without polling, until
+// ctx ends or the log is closed. It ends with the error of ctx or ErrClosed.
+func (l *Log) Tail(ctx context.Context, from int64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for {
+			next, ok := l.records(from, yield)
+			if !ok {
+				return
+			}
+			from = next
+			ch := l.watch()
+			closed := l.isClosed()
+			if l.log.HighWatermark() > from && !closed {
+				l.unwatch()
+				continue
+			}
+			if closed {
+				l.unwatch()
+				yield(Record{}, ErrClosed)
+				return
+			}
+			select {
+			case <-ch:
+				l.unwatch()
+			case <-ctx.Done():
+				l.unwatch()
+				yield(Record{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// watch returns a channel that is closed when something moves; unwatch ends it.
+func (l *Log) watch() <-chan struct{} {
+	l.waiting.Add(1)
+	l.moved.mu.Lock()
+	defer l.moved.mu.Unlock()
+	return l.moved.ch
+}
+
+func (l *Log) unwatch() { l.waiting.Add(-1) }
+
+var readers = sync.Pool{New: func() any { return new(record.Reader) }}
+
+// records yields up to the high watermark. ok is false once yield was.
+func (l *Log) records(from int64, yield func(Record, error) bool) (next int64, ok bool) {
+	r := readers.Get().(*record.Reader)
+	defer readers.Put(r)
+	for {
+		hw := l.log.HighWatermark()
+		if from >= hw {
+			return from, true
+		}
+		next, ok, err := l.recordsIn(r, from, hw, yield)
+		if !ok {
+			return from, false
+		}
+		if segment.Beside(err, from) {
+			continue
+		}
+		if err != nil {
+			if !yield(Record{}, err) {
+				return from, false
+			}
+			var c *CorruptError
+			if !errors.As(err, &c) {
+				return from, false
+			}
+			next = l.log.Behind(c)
+		}
+		if next <= from {
+			return from, true
+		}
+		from = next
+	}
+}
+
+// recordsIn yields the records of one view.
+func (l *Log) recordsIn(r *record.Reader, from, hw int64, yield func(Record, error) bool) (next int64, ok bool, err error) {
+	viewBytes := 4 << 20
+	if hw >= l.log.LogEndOffset() {
+		viewBytes = math.MaxInt32 // the rest of the segment: no boundary to look for
+	}
+	v, err := l.log.ViewUnchecked(from, hw, viewBytes)
+	if err != nil || v.Bytes == nil {
+		return hw, true, err
+	}
+	defer v.Release()
+	f := fetcher{v: &v}
+	defer f.stop()
+	var rec Record
+	due := v.Base
+	for at := 0; at < len(v.Bytes); {
+		f.ahead(at)
+		b, err := v.Batch(at, due)
+		if err != nil {
+			return 0, true, err
+		}
+		at += len(b)
+		base := due
+		due = b.NextOffset()
+		if b.IsControl() {
+			continue
+		}
+		if err := r.Reset(b); err != nil {
+			return 0, true, v.Corrupt(at-len(b), base, err)
+		}
+		for r.Into(&rec) {
+			if rec.Offset >= from && !yield(rec, nil) {
+				return 0, false, nil
+			}
+		}
+		if err := r.Err(); err != nil {
+			return 0, true, v.Corrupt(at-len(b), base, err)
+		}
+	}
+	return due, true, nil
+}
+
+// Backup makes a copy of the log up to the high watermark in dir, which must not
+// exist: sealed segments are linked, the rest is copied. It is a log of its own
+// with an id of its own. Writes go on meanwhile.
+func (l *Log) Backup(dir string) error {
+	if err := l.Sync(); err != nil && !errors.Is(err, ErrReadOnly) {
+		return err
+	}
+	return l.log.Backup(dir)
+}
+
+func (l *Log) isClosed() bool {
+	l.commit.mu.Lock()
+	defer l.commit.mu.Unlock()
+	return l.commit.closed
+}
+
+// Close waits for what runs, syncs whatever the sync mode, trims the files and
+// marks the log clean. It returns the first write or sync error of the log's
+// life, also one that happened in the background, and the same when called
+// again. Views stay valid until released.
+func (l *Log) Close() error {
+	l.closer.Do(func() {
+		close(l.stop)
+		c := &l.commit
+		c.mu.Lock()
+		c.closing = true
+		for c.inFlight {
+			c.cond.Wait()
+		}
+		c.cond.Broadcast()
+		c.mu.Unlock()
+		l.done.Wait()
+		l.err = l.log.Close(time.Now())
+		c.mu.Lock()
+		c.closed = true
+		c.cond.Broadcast()
+		c.mu.Unlock()
+		l.wakeTails()
+	})
+	return l.err
+}
