@@ -413,8 +413,11 @@ func (r *recovery) judge() error {
 	next := r.old.logStart
 	if len(r.list) > 0 {
 		next = r.list[0].Base()
-		if r.slot && next > r.old.logStart && r.old.end > r.old.logStart {
+		switch lost := r.slot && next > r.old.logStart && r.vouched > r.old.logStart; {
+		case lost && r.old.flags&flagClean != 0: // Kafka may have had the folder, and its retention
 			r.l.o.Logger.Warn("first segment begins above the log start", "dir", r.l.dir, "logStart", r.old.logStart, "first", next)
+		case lost: // a log start that moves is in the slot before a segment goes (R14)
+			r.damaged(segment.FileName(r.old.logStart, ".log"), 0, r.old.logStart, fmt.Errorf("the log begins at offset %d, its first segment at %d", r.old.logStart, next))
 		}
 	}
 	for i, s := range r.list {
@@ -681,15 +684,24 @@ func (r *recovery) isDamage(data []byte, pos, next int64, d segment.Damage, i in
 		}
 		end = min(end, pos+int64(n))
 	}
+	last := end - end%sectorSize
+	if d.Next >= 0 && d.End == end && !allZero(data[end:min(last+sectorSize, int64(len(data)))]) {
+		// A sector tears in one place. What is in the last one of the good batch
+		// behind says that it is whole up to there.
+		end = max(last, pos)
+	}
 	return !mayBeTorn(data, pos, end)
 }
 
-// mayBeTorn reports whether a 512-byte sector of data[pos:end] may have missed
-// its write: what it holds of the range ends in a zero byte, as fresh space does.
+// sectorSize is what a disk writes whole, if it does not tear.
+const sectorSize = 512
+
+// mayBeTorn reports whether a sector of data[pos:end] may have missed its write,
+// or a part of it: what it holds of the range ends in a zero byte, as fresh space
+// does.
 func mayBeTorn(data []byte, pos, end int64) bool {
-	const sector = 512
 	for at := pos; at < end; {
-		at = min((at/sector+1)*sector, end)
+		at = min((at/sectorSize+1)*sectorSize, end)
 		if data[at-1] == 0 {
 			return true
 		}
