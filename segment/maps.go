@@ -128,6 +128,14 @@ func (m *mapping) release() {
 	}
 }
 
+// retire drops the segment's reference, which it goes on without: the map stays
+// until its readers are gone. The segment's mu is held.
+func (m *mapping) retire() {
+	m.seg.old.Add(1)
+	m.retired = true
+	m.release()
+}
+
 func (m *mapping) unmap() {
 	_ = m.m.Unmap() // the address range is given up either way
 	m.seg.countMaps(-1)
@@ -244,18 +252,6 @@ func (s *Segment) newMapping() (*mapping, error) {
 	}
 	s.o.Maps.enter(s)
 	return &mapping{seg: s, m: m, data: m.Bytes()}, nil
-}
-
-// retireLocked takes the map away from the segment; it is unmapped once its
-// readers are gone. s.mu is held, or the segment is not shared yet.
-func (s *Segment) retireLocked() {
-	m := s.cur.Swap(nil)
-	if m == nil {
-		return
-	}
-	s.old.Add(1)
-	m.retired = true
-	m.release()
 }
 
 // idle reports whether evict would find something to unmap.

@@ -204,7 +204,8 @@ func (s *Segment) create(need int64, follows bool) (err error) {
 		err = s.Grow(max(min(firstChunk, s.cap), need))
 	}
 	if err != nil {
-		s.retireLocked()
+		s.cur.Swap(nil).retire()
+		s.o.Maps.leave(s)
 	}
 	return err
 }
@@ -497,15 +498,19 @@ func (s *Segment) Unseal() error {
 		s.sealed.Store(true)
 		return err
 	}
-	if s.alone && old != nil {
-		old.refs.Store(1)
-	}
-	s.retireLocked()
 	m.refs.Store(1)
 	if s.alone {
 		m.refs.Store(frozen)
 	}
 	s.cur.Store(m)
+	switch {
+	case old == nil:
+	case s.alone:
+		old.refs.Store(0)
+		old.unmap()
+	default:
+		old.retire()
+	}
 	return nil
 }
 
@@ -676,7 +681,9 @@ func (s *Segment) Close() error {
 		err = s.file.Close()
 		s.file = nil
 	}
-	s.retireLocked()
+	if m := s.cur.Swap(nil); m != nil {
+		m.retire()
+	}
 	s.mu.Unlock()
 	if s.idx != nil { // nil: prepared, never activated
 		err = errors.Join(err, s.idx.Close(), s.tix.Close())

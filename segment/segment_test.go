@@ -466,8 +466,8 @@ func TestCreateErrors(t *testing.T) {
 		if files, err := m.List("/"); err != nil || len(files) != 0 {
 			t.Errorf("%v refused: %v %v left behind", op, files, err)
 		}
-		if n := o.Maps.Count(); n != 0 {
-			t.Errorf("%v refused: %d maps counted", op, n)
+		if n := o.Maps.Count(); n != 0 || len(o.Maps.ring) != 0 {
+			t.Errorf("%v refused: %d maps counted, %d segments in the ring", op, n, len(o.Maps.ring))
 		}
 	}
 	o := Options{FS: vfs.NewMem(vfs.MemOptions{}), Capacity: 64 << 10, Maps: NewMaps(10)}
