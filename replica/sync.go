@@ -248,7 +248,15 @@ func (l *Log) aheadLocked() error {
 			l.expected = l.busy // Create did
 			l.nextPop = 0
 		}
-		l.popTo = max(l.popTo, size&^(4096-1))
+		switch {
+		case l.popTo >= size:
+		case l.busy:
+			// Appends have caught up and take faults themselves: leave them the large
+			// page they are in, so that two processors work.
+			l.popTo = (size + populateStep - 1) &^ (populateStep - 1)
+		default:
+			l.popTo = size &^ (4096 - 1)
+		}
 		// How far ahead: not much for a log that takes little, the whole lead for
 		// one that filled a segment.
 		lead := max(l.o.PopulateBytes, readySize/2)
@@ -264,7 +272,11 @@ func (l *Log) aheadLocked() error {
 				return err
 			}
 		}
-		if want := min(size+lead, s.Allocated()); l.o.Sync != Always && l.popTo < want && l.o.PopulateBytes > 0 {
+		want := size + lead
+		if l.busy { // in whole large pages
+			want = (want + populateStep - 1) &^ (populateStep - 1)
+		}
+		if want = min(want, s.Allocated()); l.o.Sync != Always && l.popTo < want && l.o.PopulateBytes > 0 {
 			if to := s.Populate(l.popTo, min(l.popTo&^(populateStep-1)+populateStep, want)); to > l.popTo {
 				l.popTo = to
 				continue

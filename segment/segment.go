@@ -215,7 +215,7 @@ func (s *Segment) create(need int64, follows bool) (err error) {
 func (s *Segment) Expect(need int64) error {
 	if s.o.Huge {
 		if m := s.cur.Load(); m != nil {
-			_ = m.m.Huge()
+			m.m.Huge()
 		}
 	}
 	size := s.Size()

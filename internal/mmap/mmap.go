@@ -13,6 +13,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	mmapgo "github.com/edsrzf/mmap-go"
 )
@@ -48,6 +49,7 @@ func SetLimit(n int64) { override.Store(n) }
 type Mapping struct {
 	data     mmapgo.MMap
 	writable bool
+	pages    atomic.Int32 // what was advised; pagesUnset without Huge
 }
 
 // Map maps [0, length) of f, shared. The file may be shorter; touching a page
@@ -91,14 +93,25 @@ func (m *Mapping) Bytes() []byte { return m.data }
 // An error means only that later touches may fault: errors.ErrUnsupported
 // where the kernel cannot populate (Linux before 5.14, darwin), EFAULT if the
 // range reaches past the page of the file's end.
-func (m *Mapping) Populate(off, n int64) error { return m.populate(off, n, m.writable) }
+func (m *Mapping) Populate(off, n int64) error {
+	for m.writable && m.pages.Load() != pagesUnset && n > pageStep/2 && off >= 0 && off < int64(len(m.data)) {
+		step := min(n, pageStep-off%pageStep)
+		large := m.choose(off &^ (pageStep - 1))
+		begin := time.Now()
+		if err := m.populate(off, step, true); err != nil {
+			return err
+		}
+		if step == pageStep { // else part of a large page may have been there
+			costs.add(large, step, time.Since(begin))
+		}
+		off, n = off+step, n-step
+	}
+	return m.populate(off, n, m.writable)
+}
 
 // PopulateRead is Populate for read faults, of a writable map too: nothing
 // becomes dirty.
 func (m *Mapping) PopulateRead(off, n int64) error { return m.populate(off, n, false) }
-
-// Huge asks the kernel for large pages where the file system has them; a hint.
-func (m *Mapping) Huge() error { return huge(m.data) }
 
 func (m *Mapping) populate(off, n int64, writable bool) error {
 	if off < 0 || n < 0 || off > int64(len(m.data))-n {

@@ -9,4 +9,4 @@ func maxMapCount() int64 { return 65530 }
 
 func populate([]byte, bool) error { return errors.ErrUnsupported }
 
-func huge([]byte) error { return errors.ErrUnsupported }
+func huge([]byte, bool) error { return errors.ErrUnsupported }

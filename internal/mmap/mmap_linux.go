@@ -42,4 +42,9 @@ func populate(b []byte, writable bool) error {
 	}
 }
 
-func huge(b []byte) error { return unix.Madvise(b, unix.MADV_HUGEPAGE) }
+func huge(b []byte, on bool) error {
+	if on {
+		return unix.Madvise(b, unix.MADV_HUGEPAGE)
+	}
+	return unix.Madvise(b, unix.MADV_NOHUGEPAGE)
+}

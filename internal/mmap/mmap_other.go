@@ -13,4 +13,4 @@ func maxMapCount() int64 { return 2 }
 
 func populate([]byte, bool) error { return errors.ErrUnsupported }
 
-func huge([]byte) error { return errors.ErrUnsupported }
+func huge([]byte, bool) error { return errors.ErrUnsupported }

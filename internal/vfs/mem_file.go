@@ -521,7 +521,7 @@ func (mm *memMap) Populate(off, n int64) error {
 	})
 }
 
-func (mm *memMap) Huge() error { return nil }
+func (mm *memMap) Huge() {}
 
 func (mm *memMap) PopulateRead(off, n int64) error { return mm.Populate(off, n) }
 

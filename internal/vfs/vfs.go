@@ -108,8 +108,9 @@ type Map interface {
 	Populate(off, n int64) error
 	// PopulateRead is Populate for read faults: nothing becomes dirty.
 	PopulateRead(off, n int64) error
-	// Huge asks for large pages where the file system has them; a hint.
-	Huge() error
+	// Huge lets Populate use large pages where the file system has them and while
+	// they are cheaper than small ones.
+	Huge()
 	Unmap() error
 }
 
