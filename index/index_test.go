@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
+
+	"pgregory.net/rapid"
 )
 
 // onEach runs f on the real file system and on the heap-backed one, each with
@@ -929,5 +931,34 @@ func TestRemovedByHandIsNotAnError(t *testing.T) {
 	must(t, x.Remove())
 	if _, err := fsys.Stat("/f"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Stat = %v", err)
+	}
+}
+
+// What all says of a file is what sane says of its entries.
+func TestAllSane(t *testing.T) {
+	for _, l := range []*layout{&offsetLayout, &timeLayout} {
+		rapid.Check(t, func(t *rapid.T) {
+			n := rapid.IntRange(0, 6).Draw(t, "n")
+			b := make([]byte, n*l.size)
+			for i := range n {
+				// Small steps, and now and then a byte of anything.
+				copy(b[i*l.size:], b[max(i-1, 0)*l.size:][:l.size])
+				for _, last := range []int{3, 7, 11} {
+					if last < l.size && rapid.IntRange(0, 3).Draw(t, "step") > 0 {
+						b[i*l.size+last]++
+					}
+				}
+				if rapid.IntRange(0, 7).Draw(t, "odd") == 0 {
+					b[i*l.size+rapid.IntRange(0, l.size-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
+				}
+			}
+			want := true
+			for i := range n {
+				want = want && l.sane(b, i)
+			}
+			if got := l.all(b, n); got != want {
+				t.Fatalf("all %v, one by one %v: %x", got, want, b)
+			}
+		})
 	}
 }

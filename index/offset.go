@@ -24,7 +24,7 @@ type Offset struct {
 	scale atomic.Int64 // for floorOffset; 0 if not set yet, an old value will do
 }
 
-var offsetLayout = layout{OffsetEntrySize, relOffset, offsetSane, offsetFault}
+var offsetLayout = layout{OffsetEntrySize, relOffset, offsetSane, offsetFault, offsetsSane}
 
 // OpenOffset opens the offset index of the segment with the given base offset.
 // It reads nothing yet and does not fail for a missing file, which the first
@@ -57,6 +57,19 @@ func offsetSane(b []byte, i int) bool {
 		return rel >= 0 && pos >= 0
 	}
 	return rel > max(e[i-1].rel(), -1) && pos > max(e[i-1].pos(), -1)
+}
+
+func offsetsSane(b []byte, n int) bool {
+	rel, pos := int64(-1), int64(-1)
+	entries := offsetEntries(b)[:n]
+	for i := range entries {
+		e := &entries[i]
+		if e.rel() <= rel || e.pos() <= pos {
+			return false
+		}
+		rel, pos = e.rel(), e.pos()
+	}
+	return true
 }
 
 func offsetFault(b []byte, i int) (found, want string) {

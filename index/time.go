@@ -22,7 +22,7 @@ const NoTimestamp int64 = -1
 // older brokers wrote its first.
 type Time struct{ file }
 
-var timeLayout = layout{TimeEntrySize, timeRel, timeSane, timeFault}
+var timeLayout = layout{TimeEntrySize, timeRel, timeSane, timeFault, timesSane}
 
 // OpenTime opens the time index of a segment, as [OpenOffset] does its offset
 // index. The last of Options.MaxEntries is held back for AppendFinal.
@@ -48,6 +48,18 @@ func timeSane(b []byte, i int) bool {
 		return ts > NoTimestamp && rel >= 0
 	}
 	return ts > max(entryTs(b, i-1), NoTimestamp) && rel >= max(timeRel(b, i-1), 0)
+}
+
+func timesSane(b []byte, n int) bool {
+	ts, rel := NoTimestamp, int64(0)
+	for i := range n {
+		t, r := entryTs(b, i), timeRel(b, i)
+		if t <= ts || r < rel {
+			return false
+		}
+		ts, rel = t, r
+	}
+	return true
 }
 
 func timeFault(b []byte, i int) (found, want string) {
