@@ -61,11 +61,16 @@ func (r *Reader) scan(b Batch, visit func(i int, rec *Record)) (largest int64, e
 	return largest, r.err
 }
 
-// Kafka's codes for what ValidateClient refuses (log-format §5.7).
+// Kafka's codes for what ValidateClient and the producer table refuse (log-format
+// §5.7).
 const (
 	CodeCorruptMessage         int16 = 2 // the client may send it again
 	CodeMessageTooLarge        int16 = 10
 	CodeInvalidTimestamp       int16 = 32
+	CodeOutOfOrderSequence     int16 = 45
+	CodeInvalidProducerEpoch   int16 = 47
+	CodeInvalidTxnState        int16 = 48
+	CodeCoordinatorFenced      int16 = 52
 	CodeUnsupportedCompression int16 = 76
 	CodeInvalidRecord          int16 = 87
 )

@@ -1,0 +1,155 @@
+package dedupe
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/tidemark-log/tidemark/record"
+)
+
+// What a batch is refused for. Check returns each in a *record.ClientError with
+// Kafka's code (log-format §5.7).
+var (
+	// ErrOutOfOrder: the sequence does not follow the last one, and the batch is
+	// none of the five before. Code 45.
+	ErrOutOfOrder = errors.New("sequence out of order")
+	// ErrFenced: a newer epoch of the producer was seen. Code 47.
+	ErrFenced = errors.New("producer epoch is fenced")
+	// ErrTxnState: a plain batch inside a transaction. Code 48.
+	ErrTxnState = errors.New("invalid transaction state")
+	// ErrCoordinatorFenced: a newer transaction coordinator was seen. Code 52.
+	ErrCoordinatorFenced = errors.New("transaction coordinator is fenced")
+)
+
+func refuse(code int16, kind error, pid int64, format string, args ...any) error {
+	return &record.ClientError{Code: code, Err: fmt.Errorf("%w: producer %d: %s", kind, pid, fmt.Sprintf(format, args...))}
+}
+
+// Check decides about a batch before it is appended, a client's or a marker of a
+// coordinator (log-format §5.3): nil to append it and then call [Table.Update];
+// duplicate, with the original, if its producer sent it before and it must not be
+// appended again (§5.4); or an error that is a *record.ClientError wrapping
+// ErrOutOfOrder, ErrFenced, ErrTxnState, ErrCoordinatorFenced or
+// record.ErrInvalid. Batches without producer are always fine.
+//
+// b has its place in the log not yet; its base offset is not looked at. Check
+// changes nothing, and allocates for errors and compressed markers only.
+func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error) {
+	pid := b.ProducerID()
+	if pid < 0 {
+		return original, false, nil
+	}
+	if b.IsControl() {
+		return original, false, t.checkMarker(b)
+	}
+	first, last := b.BaseSequence(), b.LastSequence()
+	if first < 0 {
+		return original, false, refuse(record.CodeInvalidRecord, record.ErrInvalid, pid, "base sequence %d, want at least 0", first)
+	}
+	id, ok := t.find(pid, t.hash(pid))
+	if !ok {
+		return original, false, nil // row 5
+	}
+	e := t.entries.get(id)
+	epoch := b.ProducerEpoch()
+	if epoch != e.epoch {
+		switch {
+		case epoch < e.epoch: // row 3
+			return original, false, refuse(record.CodeInvalidProducerEpoch, ErrFenced, pid, "epoch %d, newest is %d", epoch, e.epoch)
+		case e.epoch != record.NoProducerEpoch && first != 0: // row 6
+			return original, false, refuse(record.CodeOutOfOrderSequence, ErrOutOfOrder, pid, "epoch %d begins with sequence %d, want 0", epoch, first)
+		}
+	} else if known := e.lastSequence(); !follows(known, first) || e.run < e.n || b.LastOffsetDelta() >= longBatch {
+		if original, ok := t.original(e, first, last); ok { // row 1
+			return original, true, nil
+		}
+		if !follows(known, first) && epoch != record.NoProducerEpoch { // rows 8 and 10
+			return original, false, refuse(record.CodeOutOfOrderSequence, ErrOutOfOrder, pid, "epoch %d: sequence %d after %d", epoch, first, known)
+		}
+	}
+	if e.txnFirst >= 0 && !b.IsTransactional() { // row 11
+		return original, false, refuse(record.CodeInvalidTxnState, ErrTxnState, pid,
+			"a batch outside of the transaction that is open since offset %d", e.txnFirst)
+	}
+	return original, false, nil
+}
+
+func (e *entry) lastSequence() int32 {
+	if e.n == 0 {
+		return record.NoSequence
+	}
+	return e.last.LastSequence
+}
+
+// follows reports whether a batch may begin with sequence first behind last.
+func follows(last, first int32) bool {
+	if last == math.MaxInt32 {
+		return first == 0
+	}
+	return first == last+1
+}
+
+// original looks for a batch of the window by its sequences, the oldest first, as
+// Kafka does.
+func (t *Table) original(e *entry, first, last int32) (Batch, bool) {
+	if e.n == 0 {
+		return Batch{}, false
+	}
+	if older := e.n - 1; older > 0 {
+		w := t.windows.get(e.window - 1)
+		for i := range older {
+			if b := &w[(e.head-older+i)%(Window-1)]; b.LastSequence == last && b.FirstSequence() == first {
+				return *b, true
+			}
+		}
+	}
+	return e.last, e.last.LastSequence == last && e.last.FirstSequence() == first
+}
+
+// checkMarker decides about a control batch of a coordinator.
+func (t *Table) checkMarker(b record.Batch) error {
+	pid := b.ProducerID()
+	m, _, err := marker(b)
+	if err != nil {
+		return &record.ClientError{Code: record.CodeInvalidRecord, Err: fmt.Errorf("marker of producer %d: %w", pid, err)}
+	}
+	id, ok := t.find(pid, t.hash(pid))
+	if !ok {
+		return nil
+	}
+	e := t.entries.get(id)
+	switch {
+	case b.ProducerEpoch() < e.epoch:
+		return refuse(record.CodeInvalidProducerEpoch, ErrFenced, pid, "marker of epoch %d, newest is %d", b.ProducerEpoch(), e.epoch)
+	case m.CoordinatorEpoch < e.coordEpoch:
+		return refuse(record.CodeCoordinatorFenced, ErrCoordinatorFenced, pid, "coordinator epoch %d, newest is %d", m.CoordinatorEpoch, e.coordEpoch)
+	}
+	return nil
+}
+
+var errNoMarker = fmt.Errorf("%w: control batch is no transaction marker", record.ErrInvalid)
+
+// marker reads the first record of a control batch, which is the only one
+// (log-format §2.5), and its timestamp.
+func marker(b record.Batch) (m record.Control, timestamp int64, err error) {
+	if b.Count() == 0 { // compaction left the header only (§2.6)
+		return m, 0, errNoMarker
+	}
+	var r record.Reader
+	r.MaxBytes = maxMarker
+	if err := r.Reset(b); err != nil {
+		return m, 0, err
+	}
+	if !r.Next() {
+		return m, 0, errors.Join(errNoMarker, r.Err())
+	}
+	rec := r.Record()
+	if m, err = record.ParseControl(rec.Key, rec.Value); err == nil && m.Type != record.Abort && m.Type != record.Commit {
+		err = errNoMarker
+	}
+	return m, rec.Timestamp, err
+}
+
+// maxMarker bounds the records of a marker, which nobody compresses.
+const maxMarker = 64 << 10
