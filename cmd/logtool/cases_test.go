@@ -282,6 +282,11 @@ func TestLeaderEpochs(t *testing.T) {
 		{"file behind", cat(a, b, c), "0\n1\n0 0\n", false, []string{"leader epoch: 1"}},
 		{"file behind, not closed", cat(a, b, c), "0\n1\n0 0\n", true, nil},
 		{"other epoch, not closed", cat(a, b, c), "0\n2\n0 0\n2 1\n", true, []string{"leader epoch: 1"}},
+		// A foreign log under a young cluster (log-format §6).
+		{"foreign, then an election", cat(a, b, c), "0\n2\n0 0\n1 3\n", false, nil},
+		{"foreign, then data", cat(a, batch(t, 1, in(5), 2), batch(t, 2, in(1), 3)), "0\n2\n0 0\n1 2\n", false, nil},
+		{"foreign, all entries lost", cat(batch(t, 0, in(4), 1), batch(t, 1, in(5), 2), batch(t, 2, in(0), 3)), "0\n1\n0 2\n", false, nil},
+		{"backwards inside an epoch", cat(a, batch(t, 1, in(5), 2), batch(t, 2, in(0), 3)), "0\n2\n0 0\n6 3\n", false, []string{"leader epoch: 0"}},
 		{"entry behind the end", cat(a, b, c), "0\n3\n0 0\n1 1\n7 4\n", false, []string{"leader epoch: epoch 7 from 4"}},
 		{"entry behind the end, not closed", cat(a, b, c), "0\n3\n0 0\n1 1\n7 4\n", true, nil},
 		{"begins late", cat(a, b, c), "0\n1\n1 1\n", false, []string{"leader epoch: 0"}},

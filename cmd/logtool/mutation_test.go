@@ -376,16 +376,24 @@ func harmlessLog(dir, path string, clean bool, m mutation) string {
 		return "the base offset moves inside a gap, or at an end that nothing names"
 	case now.LeaderEpoch() < -1:
 		return ""
-	case k > 0 && now.LeaderEpoch() < all[k-1].LeaderEpoch() && now.LeaderEpoch() != -1 || k+1 < len(all) && now.LeaderEpoch() > all[k+1].LeaderEpoch():
-		return ""
 	}
 	text, _ := os.ReadFile(filepath.Join(filepath.Dir(path), checkpoint.LeaderEpochFile))
 	epochs, _ := checkpoint.ParseEpochs(text)
+	if k > 0 && now.LeaderEpoch() < all[k-1].LeaderEpoch() && now.LeaderEpoch() != -1 {
+		return ""
+	}
+	if k+1 < len(all) && now.LeaderEpoch() > all[k+1].LeaderEpoch() && !slices.ContainsFunc(epochs, func(e checkpoint.Epoch) bool {
+		return e.StartOffset > b.LastOffset() && e.StartOffset <= all[k+1].BaseOffset() && e.Epoch == all[k+1].LeaderEpoch()
+	}) {
+		return ""
+	}
 	switch cover := epochAt(epochs, b.BaseOffset()); {
 	case now.LeaderEpoch() == -1:
 		return "a batch may have no leader epoch"
 	case cover < 0:
 		return "the epoch file does not reach below the log start"
+	case now.LeaderEpoch() > cover && epochs[len(epochs)-1].StartOffset > b.BaseOffset():
+		return "a leader of a lower epoch may have taken a foreign log over"
 	case !clean && epochs[len(epochs)-1].Epoch == cover && now.LeaderEpoch() > cover:
 		return "the epoch file may be behind after an unclean stop"
 	}

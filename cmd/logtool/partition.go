@@ -36,6 +36,7 @@ type partition struct {
 	epochText []byte // the epoch file
 	hasEpochs bool   // it could be read
 	lastEpoch int32  // of the last batch that had one
+	epochEnd  int64  // above the offsets of that batch
 	epochSaid [2]int32
 
 	frame       [2]record.ControlType // first and last record of a KRaft snapshot, -1 for data
@@ -241,39 +242,47 @@ func (p *partition) checkEpoch(s *segment, pos int64, b record.Batch) {
 	bad := func(note bool, found int32, wanted string) {
 		p.report(finding{note, s.log, pos + 12, base, "leader epoch", fmt.Sprint(found), wanted})
 	}
-	switch {
-	case epoch < record.NoLeaderEpoch:
+	if epoch < record.NoLeaderEpoch {
 		bad(false, epoch, "at least -1")
 		return
-	case epoch == record.NoLeaderEpoch: // kept by Kafka, without an entry
-		return
-	case epoch < p.lastEpoch:
-		bad(false, epoch, fmt.Sprintf("at least %d, that of the batch before", p.lastEpoch))
-		return
 	}
-	p.lastEpoch = epoch
-	if !p.hasEpochs || s.stage != checkpoint.Live {
+	if epoch == record.NoLeaderEpoch { // kept by Kafka, without an entry
 		return
 	}
 	n, _ := slices.BinarySearchFunc(p.epochs, base+1, func(e checkpoint.Epoch, o int64) int { return cmp.Compare(e.StartOffset, o) })
-	cover := int32(record.NoLeaderEpoch)
+	cover := checkpoint.Epoch{Epoch: record.NoLeaderEpoch}
 	if n > 0 {
-		cover = p.epochs[n-1].Epoch
+		cover = p.epochs[n-1]
 	}
-	// Below the log start the file need not reach.
-	if cover == epoch || cover < 0 && base < p.start {
+	// A leader of a lower epoch goes on behind a foreign log; its entry begins
+	// there.
+	if epoch < p.lastEpoch && (cover.Epoch != epoch || cover.StartOffset < p.epochEnd) {
+		bad(false, epoch, fmt.Sprintf("at least %d, that of the batch before", p.lastEpoch))
 		return
 	}
-	if said := [2]int32{cover, epoch}; said != p.epochSaid {
+	p.lastEpoch, p.epochEnd = epoch, b.NextOffset()
+	if !p.hasEpochs || s.stage != checkpoint.Live {
+		return
+	}
+	// Below the log start the file need not reach.
+	if cover.Epoch == epoch || cover.Epoch < 0 && base < p.start {
+		return
+	}
+	if said := [2]int32{cover.Epoch, epoch}; said != p.epochSaid {
 		p.epochSaid = said
 		// Without order at the stop the file may end too early; recovery mends it.
-		behind := epoch > cover && n == len(p.epochs)
+		// With a later entry the log came from a cluster of higher epochs, and the
+		// leader that took it over began below them: their entries went.
+		above := epoch > cover.Epoch && !p.clean
+		if n < len(p.epochs) {
+			above = epoch > cover.Epoch && (cover.Epoch >= 0 || epoch >= p.epochs[n].Epoch)
+		}
 		missing := len(p.epochs) == 0
-		wanted := fmt.Sprintf("%d, that of the epoch file", cover)
-		if cover < 0 {
+		wanted := fmt.Sprintf("%d, that of the epoch file", cover.Epoch)
+		if cover.Epoch < 0 {
 			wanted = "an entry of the epoch file to cover it"
 		}
-		bad(missing || behind && !p.clean, epoch, wanted)
+		bad(missing || above, epoch, wanted)
 	}
 }
 
