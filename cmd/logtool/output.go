@@ -24,13 +24,14 @@ import (
 //	o.close()
 type output struct {
 	w    *bufio.Writer
+	dst  io.Writer // behind w
 	json bool
 	b    []byte // the line being built
 	err  error  // the first failed write; nothing is written after it
 }
 
 func newOutput(w io.Writer, asJSON bool) *output {
-	return &output{w: bufio.NewWriterSize(w, 256<<10), json: asJSON}
+	return &output{w: bufio.NewWriterSize(w, 256<<10), dst: w, json: asJSON}
 }
 
 // closed reports that nobody reads the output any more: the work may stop,

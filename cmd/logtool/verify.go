@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -23,9 +27,23 @@ import (
 type verifier struct {
 	*env
 	notes  bool // print notes in text too
+	jobs   int
 	reader record.Reader
 
-	count struct{ partitions, files, batches, records, bytes, faults, notes int64 }
+	count counts
+}
+
+// counts is what the summary says.
+type counts struct{ partitions, files, batches, records, bytes, faults, notes int64 }
+
+func (c *counts) add(d counts) {
+	c.partitions += d.partitions
+	c.files += d.files
+	c.batches += d.batches
+	c.records += d.records
+	c.bytes += d.bytes
+	c.faults += d.faults
+	c.notes += d.notes
 }
 
 func verifyCommand(e *env, code *int) *cobra.Command {
@@ -51,6 +69,7 @@ a reader copes with.`,
 		},
 	}
 	c.Flags().BoolVar(&v.notes, "notes", false, "print notes, not only faults")
+	jobsFlag(c, &v.jobs)
 	return c
 }
 
@@ -275,12 +294,11 @@ func (v *verifier) root(dir string, context bool) *root {
 
 func (v *verifier) dataDir(dir string, entries []os.DirEntry) {
 	r := v.root(dir, false)
-	folders := map[string]bool{}
-	topics := topicIDs{map[string]topicID{}, map[checkpoint.UUID]checkpoint.PartitionDir{}}
+	var dirs []string
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if e.IsDir() {
-			v.subDir(path, r, folders, &topics)
+			dirs = append(dirs, path)
 			continue
 		}
 		switch kind, _, err := kindOf(e.Name()); {
@@ -297,6 +315,8 @@ func (v *verifier) dataDir(dir string, entries []os.DirEntry) {
 			v.note(path, "name", fmt.Sprintf("a file of kind %s outside a partition folder", kind), "")
 		}
 	}
+	folders := map[string]bool{}
+	v.subDirs(dirs, r, folders)
 	for _, kind := range slices.Sorted(maps.Keys(checkpointNames)) {
 		names := make([]string, 0, len(r.values[kind]))
 		for tp := range r.values[kind] {
@@ -322,7 +342,66 @@ type topicID struct {
 	partition string // that named it
 }
 
-func (v *verifier) subDir(path string, r *root, folders map[string]bool, topics *topicIDs) {
+// maxKept bounds what partitions checked out of turn may have to say, in bytes.
+const maxKept = 16 << 20
+
+// subDirs checks the folders in a data folder, several at once. What is printed
+// does not depend on how many. The partitions that a checkpoint may name are
+// added to folders.
+func (v *verifier) subDirs(dirs []string, r *root, folders map[string]bool) {
+	type result struct {
+		v    *verifier
+		seen subDir
+	}
+	topics := topicIDs{map[string]topicID{}, map[checkpoint.UUID]checkpoint.PartitionDir{}}
+	readers := sync.Pool{New: func() any { return &record.Reader{MaxBytes: v.maxPlain} }}
+	var stop atomic.Bool
+	// What was printed so far stands before what the first of them prints.
+	v.out.err = cmp.Or(v.out.err, v.out.w.Flush())
+	order := newSequence(maxKept)
+	fresh := *v.env
+	fresh.damaged, fresh.unreadable = false, false
+	work := func(i int) result {
+		e := fresh
+		w := bufio.NewWriterSize(order.writer(i, fresh.out.dst), 4<<10)
+		e.out = &output{w: w, json: fresh.out.json}
+		e.stderr = order.writer(i, fresh.stderr)
+		one := &verifier{env: &e, notes: v.notes}
+		if stop.Load() {
+			return result{v: one}
+		}
+		reader := readers.Get().(*record.Reader)
+		one.reader = *reader
+		seen := one.subDir(dirs[i], r)
+		*reader = one.reader
+		readers.Put(reader)
+		e.out.flush()
+		return result{one, seen}
+	}
+	inOrder(len(dirs), v.jobs, work, func(i int, res result) {
+		v.damaged = v.damaged || res.v.damaged
+		v.unreadable = v.unreadable || res.v.unreadable
+		v.count.add(res.v.count)
+		if seen := res.seen; seen.current {
+			folders[filepath.Base(dirs[i])] = true
+			topics.compare(v, dirs[i], seen)
+		}
+		v.out.err = cmp.Or(v.out.err, res.v.out.err, v.out.w.Flush())
+		stop.Store(v.out.err != nil)
+		order.end(i)
+	})
+}
+
+// A subDir is what a folder of a data folder is to the others.
+type subDir struct {
+	current bool // its name is that of a partition
+	pd      checkpoint.PartitionDir
+	tp      string          // its name in checkpoints, empty if it has none
+	id      checkpoint.UUID // zero if none is known
+	idPos   int64           // in partition.metadata
+}
+
+func (v *verifier) subDir(path string, r *root) (s subDir) {
 	name := filepath.Base(path)
 	pd, nameErr := checkpoint.ParsePartitionDir(name)
 	switch {
@@ -330,38 +409,42 @@ func (v *verifier) subDir(path string, r *root, folders map[string]bool, topics 
 		if name != "remote-log-index-cache" {
 			v.note(path, "name", "a folder that is no partition", "topic-partition")
 		}
-		return
+		return s
 	case nameErr != nil:
 		v.note(path, "name", fmt.Sprintf("a partition in a folder called %q", name), "topic-partition")
 	case pd.State == checkpoint.DirDelete:
 		v.note(path, "name", "a partition waiting for deletion", "")
-		return
+		return s
 	case pd.State != checkpoint.DirCurrent:
 		v.note(path, "name", "a "+string(pd.State)+" partition", "")
 	default:
-		folders[name] = true
+		s.current, s.pd = true, pd
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		v.gone(path, err)
-		return
+		return s
 	}
-	tp := partitionName(path)
-	id, pos := v.partition(path, entries, r, tp)
-	if id == (checkpoint.UUID{}) || tp == "" {
+	s.tp = partitionName(path)
+	s.id, s.idPos = v.partition(path, entries, r, s.tp)
+	return s
+}
+
+func (t *topicIDs) compare(v *verifier, path string, s subDir) {
+	if s.id == (checkpoint.UUID{}) || s.tp == "" {
 		return
 	}
 	bad := func(wanted string) {
-		v.report(finding{false, filepath.Join(path, checkpoint.PartitionFile), pos, -1, "topic id", id.String(), wanted})
+		v.report(finding{false, filepath.Join(path, checkpoint.PartitionFile), s.idPos, -1, "topic id", s.id.String(), wanted})
 	}
-	if other, ok := topics.of[pd.Topic]; ok && other.id != id {
+	if other, ok := t.of[s.pd.Topic]; ok && other.id != s.id {
 		bad(fmt.Sprintf("%v as in %s", other.id, other.partition))
 	}
-	if other, ok := topics.by[id]; ok && other.Topic != pd.Topic {
+	if other, ok := t.by[s.id]; ok && other.Topic != s.pd.Topic {
 		bad(fmt.Sprintf("another one than %s has", other.String()))
 	}
-	topics.of[pd.Topic] = topicID{id, tp}
-	topics.by[id] = pd
+	t.of[s.pd.Topic] = topicID{s.id, s.tp}
+	t.by[s.id] = s.pd
 }
 
 // slotFile is what every log of this module has beside Kafka's files.
