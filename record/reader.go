@@ -357,6 +357,16 @@ func (r *Reader) end() {
 // buffer until the following Reset.
 func (r *Reader) Record() *Record { return &r.rec }
 
+// Plain returns the bytes that the records of the batch are read from,
+// decompressed if need be; none after an error of Reset. They live as long as
+// what Record returns.
+func (r *Reader) Plain() []byte {
+	if r.plain || r.data == nil {
+		return r.data
+	}
+	return r.data[HeaderSize:]
+}
+
 // Err returns what ended the walk early, nil after the last record.
 func (r *Reader) Err() error { return r.err }
 

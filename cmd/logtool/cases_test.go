@@ -785,7 +785,7 @@ func TestC164_OtherFiles(t *testing.T) {
 		{"txn-1/" + index0, ""},
 		{"txn-1/" + times0, "timeIndexEntry"},
 		{"txn-1/00000000000000000000.txnindex", "txnIndexEntry"},
-		{"txn-1/00000000000000000024.snapshot", "producerSnapshot"},
+		{"txn-1/00000000000000000024.snapshot", "producerEntry producerSnapshot"},
 		{"txn-1/leader-epoch-checkpoint", "leaderEpoch"},
 		{"txn-1/partition.metadata", "partitionMetadata"},
 		{"txn-1/notes.txt", "unknown"},
@@ -797,7 +797,7 @@ func TestC164_OtherFiles(t *testing.T) {
 		{"log-start-offset-checkpoint", "checkpoint"},
 		{"cleaner-offset-checkpoint", "checkpoint"},
 		{"truth/txn.jsonl", "unknown"},
-		{"txn-1", "batch producerSnapshot leaderEpoch partitionMetadata timeIndexEntry txnIndexEntry unknown"},
+		{"txn-1", "batch producerEntry producerSnapshot leaderEpoch partitionMetadata timeIndexEntry txnIndexEntry unknown"},
 	} {
 		types := map[string]bool{}
 		for _, l := range lines(t, mustRun(t, exitOK, "dump", "--json", filepath.Join(dir, tc.path))) {

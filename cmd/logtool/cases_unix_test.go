@@ -41,7 +41,10 @@ func TestC166_LivePartition(t *testing.T) {
 	}()
 	rounds := 0
 	for start := time.Now(); time.Since(start) < 2*time.Second; rounds++ {
-		for _, args := range [][]string{{"dump", "--records", "--json", dir}, {"verify", "--json", dir}, {"verify", filepath.Dir(dir)}} {
+		for _, args := range [][]string{
+			{"dump", "--records", "--json", dir}, {"verify", "--json", dir}, {"verify", filepath.Dir(dir)},
+			{"ls", "--segments", filepath.Dir(dir)}, {"ls", "--scan", dir}, {"dump", "--tail", "5", "--records", dir}, {"dump", "--offset", "100:110", dir},
+		} {
 			code, out, stderr := logtool(args...)
 			if code != exitOK {
 				t.Fatalf("round %d: %v exits %d\n%s%s", rounds, args, code, lastLines(out, 5), stderr)
@@ -57,6 +60,9 @@ func TestC166_LivePartition(t *testing.T) {
 
 	mustRun(t, exitOK, "verify", "--json", still)
 	mustRun(t, exitOK, "dump", "--records", still)
+	mustRun(t, exitOK, "dump", "--tail", "3", still)
+	mustRun(t, exitOK, "dump", "--hex", still)
+	mustRun(t, exitOK, "ls", "--scan", "--segments", still)
 	if after := snapshotTree(t, still); !maps.Equal(before, after) {
 		t.Errorf("files changed:\n%v\n%v", before, after)
 	}
@@ -219,8 +225,8 @@ func TestPipeRefused(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o644); err != nil {
 		t.Skip(err)
 	}
-	for _, command := range []string{"dump", "verify"} {
-		if code, _, stderr := logtool(command, path); code != exitUnreadable || !strings.Contains(stderr, "want a regular file") {
+	for _, command := range []string{"dump", "verify", "dump --hex", "dump --tail=1"} {
+		if code, _, stderr := logtool(append(strings.Fields(command), path)...); code != exitUnreadable || !strings.Contains(stderr, "want a regular file") {
 			t.Errorf("%s exits %d, stderr %q; want %d", command, code, stderr, exitUnreadable)
 		}
 	}

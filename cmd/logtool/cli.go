@@ -87,7 +87,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.PersistentFlags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	root.PersistentFlags().Int64Var(&e.maxBatch, "max-batch", 256<<20, "largest batch to read, in `bytes`")
 	root.PersistentFlags().IntVar(&e.maxPlain, "max-plain", record.DefaultMaxDecompressed, "most `bytes` to decompress of one batch")
-	for _, c := range []func(*env, *int) *cobra.Command{dumpCommand, verifyCommand} {
+	for _, c := range []func(*env, *int) *cobra.Command{dumpCommand, lsCommand, verifyCommand} {
 		root.AddCommand(c(e, &code))
 	}
 	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
@@ -123,14 +123,17 @@ func openFile(path string) (*os.File, int64, error) {
 // a hundred thousand partitions is 4 MiB.
 const maxSmallFile = 64 << 20
 
-func readSmallFile(path string) ([]byte, error) {
+func readSmallFile(path string) ([]byte, error) { return readBounded(path, maxSmallFile) }
+
+// readBounded reads a file of at most limit bytes.
+func readBounded(path string, limit int64) ([]byte, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if size > maxSmallFile {
-		return nil, fmt.Errorf("read %s: %d bytes, want at most %d", path, size, maxSmallFile)
+	if size > limit {
+		return nil, fmt.Errorf("read %s: %d bytes, want at most %d", path, size, limit)
 	}
-	return io.ReadAll(io.LimitReader(f, maxSmallFile))
+	return io.ReadAll(io.LimitReader(f, limit))
 }

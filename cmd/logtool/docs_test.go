@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -69,7 +70,8 @@ func TestDocsSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	documented := map[string][]string{}
-	for _, section := range strings.Split(string(doc), "\n#### ")[1:] {
+	_, schema, _ := strings.Cut(string(doc), "\n## JSON lines\n")
+	for _, section := range strings.Split(schema, "\n#### ")[1:] {
 		section, _, _ = strings.Cut(section, "\n## ")
 		typ, body, _ := strings.Cut(section, "\n")
 		for line := range strings.Lines(body) {
@@ -103,6 +105,13 @@ func TestDocsSchema(t *testing.T) {
 	see("dump", "--records", testdata+"/kafka-4.4-closed")
 	see("dump", testdata+"/kafka-4.4-killed")
 	see("verify", testdata+"/kafka-4.4-killed")
+	see("ls", "--segments", "--scan", testdata+"/kafka-4.4-closed")
+	see("dump", "--hex", testdata+"/kafka-4.4-closed/codecs-0")
+	var window memoryFile
+	if _, err := dedupe.New(dedupe.Options{}).Freeze().WriteWindow(&window, [16]byte{}, 5); err != nil {
+		t.Fatal(err)
+	}
+	see("dump", folder(t, map[string][]byte{"00000000000000000005" + dedupe.Suffix: window}))
 	b := batch(t, 0, nil, 1)
 	torn := folder(t, map[string][]byte{log0: cat(b, batch(t, 1, nil, 2)[:70])})
 	see("dump", torn)

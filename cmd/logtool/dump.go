@@ -3,15 +3,21 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/record"
@@ -21,7 +27,19 @@ import (
 type dumper struct {
 	*env
 	records bool // record lines behind the batch lines
+	decode  string
 	reader  record.Reader
+
+	sel        selection
+	skip, left int64 // selected things to pass over, and to show
+
+	dec *decoder // of the file at hand, nil if its records have no known form
+	ctl decoder  // of control records
+}
+
+// decodeNames are the values of --decode.
+func decodeNames() string {
+	return strings.Join(append([]string{"auto", "none"}, slices.Sorted(maps.Keys(decodeTopics))...), ", ")
 }
 
 func dumpCommand(e *env, code *int) *cobra.Command {
@@ -30,20 +48,40 @@ func dumpCommand(e *env, code *int) *cobra.Command {
 		Use:   "dump PATH...",
 		Short: "Print what log, index and checkpoint files hold",
 		Long: `Print what files hold: of a log its batches, with --records their records.
-PATH is a file, a partition folder or a data folder.`,
+PATH is a file, a partition folder or a data folder. With any of the flags that
+select something only logs are read of a folder.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, paths []string) error {
-			d.reader.MaxBytes = e.maxPlain
-			e.progress = newProgress(e.stderr, paths)
-			for _, p := range paths {
-				d.path(p)
-			}
-			e.progress.clear()
-			*code = e.exitCode()
-			return nil
-		},
+	}
+	parse := selectFlags(c, &d.sel)
+	c.RunE = func(_ *cobra.Command, paths []string) error {
+		if decodeTopics[d.decode] == "" && d.decode != "auto" && d.decode != "none" {
+			return fmt.Errorf("--decode %s: want one of %s", d.decode, decodeNames())
+		}
+		if err := parse(); err != nil {
+			return err
+		}
+		d.left = math.MaxInt64
+		if d.sel.limit > 0 {
+			d.left = d.sel.limit
+		}
+		if d.sel.hex {
+			d.left = 1
+		}
+		d.reader.MaxBytes = e.maxPlain
+		e.progress = newProgress(e.stderr, paths)
+		for _, p := range paths {
+			d.path(p)
+		}
+		if d.sel.hex && d.left > 0 && d.out.err == nil && !d.unreadable {
+			e.fail(errors.New("dump --hex: no batch is selected"))
+		}
+		e.progress.clear()
+		*code = e.exitCode()
+		return nil
 	}
 	c.Flags().BoolVar(&d.records, "records", false, "print records too")
+	c.Flags().StringVar(&d.decode, "decode", "auto", "take records of Kafka's internal topics apart: auto (by folder), none, or as of one `topic`: "+
+		strings.Join(slices.Sorted(maps.Keys(decodeTopics)), ", "))
 	return c
 }
 
@@ -67,12 +105,24 @@ func (d *dumper) dir(path string, top bool) {
 		return
 	}
 	st := stateOf(path, entries)
+	if d.sel.onlyLogs() {
+		var logs []string
+		for _, e := range entries {
+			if kind, name, err := kindOf(e.Name()); err == nil && kind == kindLog && name.Stage == checkpoint.Live && !e.IsDir() {
+				logs = append(logs, filepath.Join(path, e.Name()))
+			}
+		}
+		if err := d.logs(logs, st); err != nil {
+			d.vanished(err)
+		}
+	}
 	for _, e := range entries {
-		if d.out.err != nil {
+		if d.out.err != nil || d.full() {
 			return
 		}
 		sub := filepath.Join(path, e.Name())
 		switch {
+		case d.sel.onlyLogs() && (!e.IsDir() || !isPartitionDir(sub)):
 		case !e.IsDir():
 			d.file(sub, st)
 		case top && isPartitionDir(sub):
@@ -97,8 +147,14 @@ func (d *dumper) file(path string, st folderState) {
 		kind = kindUnknown
 	}
 	switch kind {
-	case kindLog, kindMetadataSnapshot:
-		err = d.log(path, kind, name.Base, kind == kindLog && st.open(path))
+	case kindLog:
+		if d.sel.onlyLogs() { // one that was asked for by name
+			err = d.logs([]string{path}, st)
+			break
+		}
+		err = d.log(path, kind, name.Base, 0, st.open(path))
+	case kindMetadataSnapshot:
+		err = d.log(path, kind, name.Base, 0, false)
 	case kindOffsetIndex, kindTimeIndex:
 		err = d.index(path, kind, name.Base)
 	case kindTxnIndex:
@@ -106,8 +162,11 @@ func (d *dumper) file(path string, st folderState) {
 	case kindSnapshot:
 		err = d.snapshot(path, name.Base)
 	case kindUnknown:
-		d.unknown(path, "unknown kind")
-		return
+		if !isWindow(path) {
+			d.unknown(path, "unknown kind")
+			return
+		}
+		err = d.window(path)
 	default:
 		err = d.small(path, kind)
 	}
@@ -158,19 +217,28 @@ func (e *env) newScanner(path string, base int64, live bool) (*scanner, *os.File
 	return s, f, nil
 }
 
-func (d *dumper) log(path string, kind fileKind, base int64, live bool) error {
+// log dumps a log from a batch that starts at from on, as far as it is
+// selected.
+func (d *dumper) log(path string, kind fileKind, base, from int64, live bool) error {
 	s, f, err := d.newScanner(path, base, live)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	d.dec = decoderFor(d.decode, path, kind)
+	if s.pos = from; from == 0 && d.sel.offsets.from > base && d.sel.position < 0 {
+		s.pos = d.startFor(s, path, base, d.sel.offsets.from)
+	}
 	d.out.file(path, string(kind), s.size)
-	for d.out.err == nil {
+	for d.out.err == nil && !d.full() {
 		sp, ok := s.next()
-		if !ok {
+		if !ok || sp.kind == spanBatch && record.Batch(sp.data).BaseOffset() > d.sel.offsets.to ||
+			d.sel.position >= 0 && sp.pos > d.sel.position {
 			break
 		}
-		d.span(path, &sp, live)
+		if d.sel.at(sp.pos, sp.size) {
+			d.span(path, &sp, live)
+		}
 	}
 	if s.err != nil {
 		return fmt.Errorf("read %s at byte %d: %w", path, s.pos, s.err)
@@ -202,11 +270,7 @@ func (d *dumper) span(path string, sp *span, live bool) {
 	case len(sp.data) >= minHeader && sp.data[16] < record.Magic:
 		d.legacy(path, sp, text)
 	case len(sp.data) >= record.HeaderSize:
-		b := record.Batch(sp.data)
-		o.batch(path, sp.pos, sp.size, b, text)
-		if d.records {
-			d.batchRecords(path, sp, b)
-		}
+		d.batch(path, sp, record.Batch(sp.data), text)
 	}
 	if sp.err != nil {
 		r := reasonOf(sp.err)
@@ -214,26 +278,73 @@ func (d *dumper) span(path string, sp *span, live bool) {
 	}
 }
 
-// batchRecords writes the records of a batch, as far as they parse. Those of a
-// batch whose checksum is wrong are shown for what they may be worth.
-func (d *dumper) batchRecords(path string, sp *span, b record.Batch) {
+// batch writes a batch and, if asked, its records, as far as they parse. Of a
+// batch whose checksum is wrong they are shown for what they may be worth, and
+// not counted.
+func (d *dumper) batch(path string, sp *span, b record.Batch, text string) {
+	whole := sp.err == nil
+	if whole && !d.sel.batch(sp.pos, sp.size, b) {
+		return
+	}
+	if d.sel.hex {
+		// A damaged batch is shown by its position, or if nothing is selected.
+		if !whole && (d.sel.position >= 0 || !d.sel.deep()) || whole && d.selected(sp, b) > 0 {
+			d.left = 0
+			d.out.batch(path, sp.pos, sp.size, b, text)
+			d.annotate(path, sp.pos, b)
+		}
+		return
+	}
+	deep := d.sel.deep()
+	if !d.records {
+		if !whole || (!deep || d.selected(sp, b) > 0) && d.take() {
+			d.out.batch(path, sp.pos, sp.size, b, text)
+		}
+		return
+	}
 	label := b.TimestampType().String()
+	// The line of a batch comes before that of the first record shown. But a
+	// batch without records is shown too.
+	shown := !whole || !deep && d.skip == 0
+	if shown {
+		d.out.batch(path, sp.pos, sp.size, b, text)
+	}
 	d.reader.Reset(b)
-	for d.out.err == nil && d.reader.Next() {
-		r := d.reader.Record()
-		if !b.IsControl() {
-			d.out.record(r, label, nil)
+	var rec record.Record
+	r := &rec
+	for d.out.err == nil && !d.full() && d.reader.Into(r) {
+		if deep && !d.sel.record(r) || whole && !d.take() {
 			continue
 		}
-		c, err := record.ParseControl(r.Key, r.Value)
-		d.out.record(r, label, &c)
-		if err != nil {
-			d.fault(path, sp.pos, reasonOf(err))
+		if !shown {
+			d.out.batch(path, sp.pos, sp.size, b, text)
+			shown = true
 		}
+		if b.IsControl() {
+			d.controlRecord(path, sp.pos, r, label)
+			continue
+		}
+		var dec decoded
+		if d.dec != nil {
+			dec.object, dec.whole = d.dec.record(r.Key, r.Value)
+		}
+		d.out.record(r, label, nil, dec)
 	}
 	if err := d.reader.Err(); err != nil {
 		r := reasonOf(err)
 		d.fault(path, sp.pos+max(r.at, 0), r)
+	}
+}
+
+func (d *dumper) controlRecord(path string, pos int64, r *record.Record, label string) {
+	c, err := record.ParseControl(r.Key, r.Value)
+	var dec decoded
+	if d.decode != "none" && err == nil {
+		dec.object, dec.whole = d.ctl.control(c.Type, r.Value)
+	}
+	d.out.record(r, label, &c, dec)
+	if err != nil {
+		d.fault(path, pos, reasonOf(err))
 	}
 }
 
@@ -255,14 +366,33 @@ func (d *dumper) legacy(path string, sp *span, text string) {
 		}
 		count++
 	}
-	d.out.legacy(path, sp.pos, &outer, base, count, text)
+	whole := sp.err == nil
+	shown := !d.sel.onlyLogs() || !whole
+	if !shown && !d.records {
+		shown = d.selectedLegacy(sp) > 0 && d.take()
+	}
+	if shown {
+		d.out.legacy(path, sp.pos, &outer, base, count, text)
+	}
+	if shown && d.sel.hex {
+		(&annotator{o: d.out, path: path, from: sp.pos}).field(0, sp.data, "message", "")
+		d.left = 0
+		return
+	}
 	if d.records {
 		for m, err := range record.LegacyMessages(sp.data, d.maxPlain) {
-			if err != nil {
+			if err != nil || d.full() {
 				break
 			}
+			if !d.sel.legacy(sp.pos, sp.size, &m) || whole && !d.take() {
+				continue
+			}
+			if !shown {
+				d.out.legacy(path, sp.pos, &outer, base, count, text)
+				shown = true
+			}
 			r := record.Record{Offset: m.Offset, Timestamp: m.Timestamp, Sequence: record.NoSequence, Key: m.Key, Value: m.Value}
-			d.out.record(&r, legacyTimestampType(&m), nil)
+			d.out.record(&r, legacyTimestampType(&m), nil, decoded{})
 		}
 	}
 	if inner != nil && text == "" {
@@ -285,7 +415,7 @@ func (d *dumper) index(path string, kind fileKind, base int64) error {
 	}
 	for i := int64(0); o.err == nil; i++ {
 		e, ok := r.at(i)
-		if !ok {
+		if !ok || !d.take() {
 			break
 		}
 		if r.tailAt(i) {
@@ -380,28 +510,34 @@ const snapshotHeaderSize, snapshotEntrySize = 10, 46
 
 func (h snapshotHeader) ok() bool { return h.whole && h.version == 1 && h.crc == h.computed }
 
-func readSnapshotHeader(path string) (h snapshotHeader, err error) {
-	b, err := readSmallFile(path)
-	if err != nil {
-		return h, err
-	}
+// maxStateFile bounds the files of producers, in bytes: 150 MiB are a million
+// with five batches each.
+const maxStateFile = 512 << 20
+
+func readSnapshotHeader(path string) (snapshotHeader, error) {
+	b, err := readBounded(path, maxStateFile)
+	return parseSnapshotHeader(b), err
+}
+
+func parseSnapshotHeader(b []byte) (h snapshotHeader) {
 	h.size = int64(len(b))
 	if len(b) < snapshotHeaderSize {
-		return h, nil
+		return h
 	}
 	h.version = int16(binary.BigEndian.Uint16(b))
 	h.crc = binary.BigEndian.Uint32(b[2:])
 	h.entries = int32(binary.BigEndian.Uint32(b[6:]))
 	h.computed = crc32.Checksum(b[6:], crc32.MakeTable(crc32.Castagnoli))
 	h.whole = int64(h.entries)*snapshotEntrySize+snapshotHeaderSize == h.size
-	return h, nil
+	return h
 }
 
 func (d *dumper) snapshot(path string, offset int64) error {
-	h, err := readSnapshotHeader(path)
+	b, err := readBounded(path, maxStateFile)
 	if err != nil {
 		return err
 	}
+	h := parseSnapshotHeader(b)
 	o := d.out
 	o.file(path, string(kindSnapshot), h.size)
 	o.open("producerSnapshot")
@@ -412,10 +548,83 @@ func (d *dumper) snapshot(path string, offset int64) error {
 	o.bool("valid", h.ok())
 	o.int("entries", int64(h.entries))
 	o.close()
-	if !h.ok() {
+	f, err := dedupe.ParseSnapshot(b)
+	switch {
+	case !h.ok():
 		d.fault(path, 0, h.reason())
+	case err != nil:
+		d.fault(path, 0, reason{"format", -1, err.Error(), ""})
+	default:
+		d.producers(path, &f)
 	}
 	return nil
+}
+
+// isWindow reports whether a file is one of this module's own of producers.
+func isWindow(path string) bool {
+	digits, ok := strings.CutSuffix(filepath.Base(path), dedupe.Suffix)
+	return ok && len(digits) == 20 && strings.Trim(digits, "0123456789") == ""
+}
+
+// window dumps the module's own file of producers.
+func (d *dumper) window(path string) error {
+	b, err := readBounded(path, maxStateFile)
+	if err != nil {
+		return err
+	}
+	f, err := dedupe.ParseWindow(b)
+	o := d.out
+	o.file(path, "producerWindow", int64(len(b)))
+	o.open("producerWindow")
+	o.name(path)
+	o.int("offset", f.End)
+	o.int("size", int64(len(b)))
+	o.bool("valid", err == nil)
+	o.int("entries", int64(f.Len()))
+	o.str("logId", hex.EncodeToString(f.LogID[:]))
+	o.close()
+	if err != nil {
+		d.fault(path, 0, reason{"format", -1, err.Error(), ""})
+		return nil
+	}
+	d.producers(path, &f)
+	return nil
+}
+
+// producers writes a line for each producer of a file.
+func (d *dumper) producers(path string, f *dedupe.File) {
+	o := d.out
+	for p := range f.All() {
+		if o.err != nil || !d.take() {
+			return
+		}
+		o.open("producerEntry")
+		o.name(path)
+		o.int("producerId", p.ID)
+		o.int("producerEpoch", int64(p.Epoch))
+		o.int("coordinatorEpoch", int64(p.CoordinatorEpoch))
+		o.int("currentTxnFirstOffset", p.TxnFirstOffset)
+		o.int("lastTimestamp", p.LastTimestamp)
+		o.key("window")
+		o.b = append(o.b, '[')
+		for i, b := range p.Batches[:p.N] {
+			if i > 0 {
+				o.b = append(o.b, ',')
+			}
+			if o.json {
+				o.b = fmt.Appendf(o.b, `{"firstSequence":%d,"lastSequence":%d,"baseOffset":%d,"lastOffset":%d,"timestamp":%d}`,
+					b.FirstSequence(), b.LastSequence, b.BaseOffset(), b.LastOffset, b.Timestamp)
+				continue
+			}
+			o.b = append(o.b, "sequence="...)
+			o.b = appendRange(o.b, int64(b.FirstSequence()), int64(b.LastSequence))
+			o.b = append(o.b, " offsets="...)
+			o.b = appendRange(o.b, b.BaseOffset(), b.LastOffset)
+			o.b = fmt.Appendf(o.b, " timestamp=%d", b.Timestamp)
+		}
+		o.b = append(o.b, ']')
+		o.close()
+	}
 }
 
 func (h snapshotHeader) reason() reason {

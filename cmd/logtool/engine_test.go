@@ -161,7 +161,7 @@ func TestC166_LiveEngine(t *testing.T) {
 				<-done
 			}()
 			for start := time.Now(); time.Since(start) < time.Second; {
-				for _, args := range [][]string{{"dump", "--records", "--json", dir}, {"verify", "--json", dir}} {
+				for _, args := range [][]string{{"dump", "--records", "--json", dir}, {"verify", "--json", dir}, {"ls", "--segments", dir}, {"ls", "--scan", dir}, {"dump", "--tail=3", dir}} {
 					if code, out, stderr := logtool(args...); code != exitOK {
 						t.Fatalf("%v exits %d\n%s%s", args, code, lastLines(out, 8), stderr)
 					}

@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/record"
 )
@@ -15,20 +18,20 @@ import (
 // fuzzNames are one name of each kind of file.
 var fuzzNames = []string{
 	log0, index0, times0, "00000000000000000000.txnindex", "00000000000000000002.snapshot",
-	"00000000000000000000-0000000000.checkpoint", checkpoint.LeaderEpochFile, checkpoint.PartitionFile,
+	"00000000000000000000-0000000000.checkpoint", "00000000000000000002" + dedupe.Suffix, checkpoint.LeaderEpochFile, checkpoint.PartitionFile,
 	log0 + ".swap", log0 + ".deleted",
 	"../" + checkpoint.RecoveryPointFile, "../" + checkpoint.HighWatermarkFile, "../" + checkpoint.LogStartOffsetFile,
 	"../" + checkpoint.CleanerOffsetFile, "../" + checkpoint.MetaFile, "../" + checkpoint.CleanMarkerFile,
 }
 
 // FuzzFiles puts arbitrary bytes under the name of each kind of file into a
-// good data folder. Dump and verify neither panic nor call it unreadable, and
-// every line of their JSON is an object.
+// good data folder. No command panics or calls it unreadable, and every line of
+// their JSON is an object.
 func FuzzFiles(f *testing.F) {
 	for i, seed := range []string{
 		"appendtime-0/" + log0, "appendtime-0/" + index0, "appendtime-0/" + times0, "txn-0/00000000000000000000.txnindex",
 		"txn-0/00000000000000000036.snapshot", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint",
-		"txn-0/leader-epoch-checkpoint", "txn-0/partition.metadata", "group-0/" + log0, "group-0/" + log0,
+		"txn-0/00000000000000000036.snapshot", "txn-0/leader-epoch-checkpoint", "txn-0/partition.metadata", "group-0/" + log0, "group-0/" + log0,
 		checkpoint.RecoveryPointFile, checkpoint.HighWatermarkFile, checkpoint.LogStartOffsetFile, checkpoint.CleanerOffsetFile,
 		checkpoint.MetaFile, checkpoint.CleanMarkerFile,
 	} {
@@ -56,6 +59,8 @@ func FuzzFiles(f *testing.F) {
 		}
 		for _, args := range [][]string{
 			{"verify", "--json", data}, {"verify", "--notes", path}, {"dump", "--json", "--records", data}, {"dump", "--records", path},
+			{"ls", "--json", "--segments", data}, {"ls", "--scan", dir}, {"dump", "--json", "--tail=2", "--records", "--decode=offsets", dir},
+			{"dump", "--json", "--offset=1:2", "--records", "--decode=metadata", dir}, {"dump", "--key=k0", "--time=0", dir},
 		} {
 			args = append(args, "--max-plain", "1000000")
 			code, out, stderr := logtool(args...)
@@ -70,6 +75,58 @@ func FuzzFiles(f *testing.F) {
 					}
 				}
 			}
+		}
+	})
+}
+
+// FuzzHex: any bytes can be shown field by field, and those shown are those
+// there.
+func FuzzHex(f *testing.F) {
+	b := batch(f, 0, nil, 1, 2)
+	f.Add([]byte(b))
+	f.Add([]byte(b[:len(b)-1]))
+	f.Add([]byte(encode(f, 0, func(s *record.Spec) { s.Codec = record.Gzip }, record.Record{Timestamp: 1, Value: bytes.Repeat([]byte("v"), 100)})))
+	path := filepath.Join(folder(f, nil), log0)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if size, ok := record.PeekSize(in); ok && size == len(in) && size >= record.HeaderSize {
+			reseal(in)
+		}
+		write(t, path, in)
+		code, out, stderr := logtool("dump", "--hex", "--json", "--max-plain", "100000", path)
+		if code == exitUsage || strings.Count(stderr, "\n") > 1 {
+			t.Errorf("exit %d\n%s", code, stderr)
+		}
+		for line := range strings.Lines(out) {
+			var l map[string]any
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				t.Errorf("no object: %v\n%s", err, line)
+			}
+		}
+	})
+}
+
+// FuzzDecode: any bytes as the record of an internal topic give one object that
+// is JSON, not much longer than they are.
+func FuzzDecode(f *testing.F) {
+	f.Add(byte(0), []byte("\x00\x02\x00\x01g"), []byte("\x00\x00\x00\x01c\x00\x00\x00\x01\xff\xff\xff\xff\x00\x00\x00\x00"))
+	f.Add(byte(1), []byte(nil), []byte("\x01\x0c\x00\x11metadata.version\x00\x21\x00"))
+	f.Add(byte(2), []byte("\x00\x00\x00\x01t"), []byte("\x00\x01"))
+	names := slices.Sorted(maps.Keys(decodeTopics))
+	f.Fuzz(func(t *testing.T, topic byte, key, value []byte) {
+		d := decoderFor(names[int(topic)%len(names)], "x", kindLog)
+		object, whole := d.record(key, value)
+		control, _ := new(decoder).control(record.ControlType(topic%8), value)
+		for _, o := range [][]byte{object, control} {
+			if o != nil && !json.Valid(o) {
+				t.Errorf("no JSON: %s", o)
+			}
+		}
+		// The longest of names stands for one byte.
+		if len(object) > 1000+100*(len(key)+len(value)) {
+			t.Errorf("%d bytes of %d", len(object), len(key)+len(value))
+		}
+		if whole == bytes.Contains(object, []byte(`"error":"read `)) {
+			t.Errorf("whole, with an error: %s", object)
 		}
 	})
 }

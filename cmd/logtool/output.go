@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,15 +24,15 @@ import (
 //	o.int("startOffset", 48)
 //	o.close()
 type output struct {
-	w    *bufio.Writer
-	dst  io.Writer // behind w
+	w    io.Writer
 	json bool
-	b    []byte // the line being built
+	size int    // of b when it is written
+	b    []byte // lines to be written, and the one being built
 	err  error  // the first failed write; nothing is written after it
 }
 
 func newOutput(w io.Writer, asJSON bool) *output {
-	return &output{w: bufio.NewWriterSize(w, 256<<10), dst: w, json: asJSON}
+	return &output{w: w, json: asJSON, size: 64 << 10}
 }
 
 // closed reports that nobody reads the output any more: the work may stop,
@@ -40,20 +41,21 @@ func (o *output) closed() bool {
 	return errors.Is(o.err, syscall.EPIPE) || errors.Is(o.err, io.ErrClosedPipe) || errors.Is(o.err, os.ErrClosed)
 }
 
+// flush writes all lines. It returns the first error of a write so far.
 func (o *output) flush() error {
-	if o.err == nil {
-		o.err = o.w.Flush()
-	}
-	return o.err
-}
-
-// write takes the line in o.b and ends it.
-func (o *output) write() {
-	o.b = append(o.b, '\n')
-	if o.err == nil {
+	if o.err == nil && len(o.b) > 0 {
 		_, o.err = o.w.Write(o.b)
 	}
 	o.b = o.b[:0]
+	return o.err
+}
+
+// write ends the line being built.
+func (o *output) write() {
+	o.b = append(o.b, '\n')
+	if len(o.b) >= o.size {
+		o.flush()
+	}
 }
 
 func (o *output) open(typ string) {
@@ -282,9 +284,16 @@ func legacyTimestampType(m *record.LegacyMessage) string {
 	return m.TimestampType.String()
 }
 
+// decoded is a record of an internal topic taken apart, a JSON object; empty if
+// it is none. It is not whole where something in it is unknown or malformed.
+type decoded struct {
+	object []byte
+	whole  bool
+}
+
 // record writes the line of a record; label is the timestamp type. control is
 // what a record of a control batch says, nil for any other.
-func (o *output) record(r *record.Record, label string, control *record.Control) {
+func (o *output) record(r *record.Record, label string, control *record.Control, dec decoded) {
 	d := o.b
 	if o.json {
 		d = append(d, `{"type":"record","offset":`...)
@@ -314,6 +323,9 @@ func (o *output) record(r *record.Record, label string, control *record.Control)
 				d = strconv.AppendInt(d, int64(control.CoordinatorEpoch), 10)
 			}
 		}
+		if dec.object != nil {
+			d = append(append(d, `,"decoded":`...), dec.object...)
+		}
 		d = append(d, '}')
 	} else {
 		d = append(d, "  record offset="...)
@@ -324,8 +336,10 @@ func (o *output) record(r *record.Record, label string, control *record.Control)
 			d = append(d, " sequence="...)
 			d = strconv.AppendInt(d, int64(r.Sequence), 10)
 		}
-		d = appendQuoted(append(d, " key="...), r.Key)
-		d = appendQuoted(append(d, " value="...), r.Value)
+		if !dec.whole {
+			d = appendQuoted(append(d, " key="...), r.Key)
+			d = appendQuoted(append(d, " value="...), r.Value)
+		}
 		if len(r.Headers) > 0 {
 			d = append(d, " headers=["...)
 			for i, h := range r.Headers {
@@ -343,6 +357,9 @@ func (o *output) record(r *record.Record, label string, control *record.Control)
 				d = append(d, " coordinatorEpoch="...)
 				d = strconv.AppendInt(d, int64(control.CoordinatorEpoch), 10)
 			}
+		}
+		if dec.object != nil {
+			d = append(append(d, " decoded="...), dec.object...)
 		}
 	}
 	o.b = d
@@ -365,9 +382,29 @@ func appendBase64(d, p []byte) []byte {
 		return append(d, "null"...)
 	}
 	d = append(d, '"')
-	d = base64.StdEncoding.AppendEncode(d, p)
-	return append(d, '"')
+	n := base64.StdEncoding.EncodedLen(len(p))
+	d = slices.Grow(d, n)
+	out := d[len(d) : len(d)+n]
+	// Six bytes are eight digits: four times as fast as the standard library,
+	// and most of what a dump does.
+	for len(p) >= 8 {
+		v := binary.BigEndian.Uint64(p)
+		binary.BigEndian.PutUint64(out, uint64(base64Pairs[v>>52])<<48|uint64(base64Pairs[v>>40&0xfff])<<32|
+			uint64(base64Pairs[v>>28&0xfff])<<16|uint64(base64Pairs[v>>16&0xfff]))
+		p, out = p[6:], out[8:]
+	}
+	base64.StdEncoding.Encode(out, p)
+	return append(d[:len(d)+n], '"')
 }
+
+// base64Pairs are the two digits that stand for each 12 bits.
+var base64Pairs = func() (pairs [4096]uint16) {
+	const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+	for i := range pairs {
+		pairs[i] = uint16(digits[i>>6])<<8 | uint16(digits[i&63])
+	}
+	return pairs
+}()
 
 // appendQuoted appends bytes as a Go string literal, which gives every byte
 // sequence a form of its own, or null for nil.

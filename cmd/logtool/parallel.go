@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"runtime"
 	"slices"
@@ -52,6 +53,25 @@ func inOrder[T any](n, jobs int, work func(i int) T, done func(i int, result T))
 		mu.Unlock()
 		done(i, r)
 	}
+}
+
+// fork returns the surroundings of one job of several: what it prints comes out
+// in order. It ends with join, in the order of the jobs.
+func (e *env) fork(order *sequence, job int) *env {
+	f := *e
+	f.damaged, f.unreadable = false, false
+	f.out = &output{w: order.writer(job, e.out.w), json: e.out.json, size: 4 << 10}
+	f.stderr = order.writer(job, e.stderr)
+	return &f
+}
+
+// join takes over what happened in a job and gives the turn to the next.
+func (e *env) join(f *env, order *sequence, job int) {
+	e.damaged = e.damaged || f.damaged
+	e.unreadable = e.unreadable || f.unreadable
+	e.out.flush()
+	e.out.err = cmp.Or(e.out.err, f.out.err)
+	order.end(job)
 }
 
 // sequence puts what numbered jobs write into the order of their numbers. The

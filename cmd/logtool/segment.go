@@ -206,8 +206,8 @@ func (p *partition) records(s *segment, sp *span, b record.Batch, txns *txnCheck
 	timeAt = -1
 	maxTime, prev, disorder := int64(math.MinInt64), base-1, false
 	p.reader.Reset(b)
-	for p.reader.Next() {
-		r := p.reader.Record()
+	var r record.Record
+	for p.reader.Into(&r) {
 		p.count.records++
 		if r.Timestamp > maxTime {
 			maxTime, timeAt = r.Timestamp, r.Offset

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/record"
 )
@@ -157,6 +156,10 @@ func (v *verifier) file(path string) {
 	dir := filepath.Dir(path)
 	switch kind {
 	case kindUnknown:
+		if isWindow(path) {
+			v.window(path)
+			return
+		}
 		v.fail(fmt.Errorf("verify %s: unknown kind of file", path))
 	case kindLog, kindOffsetIndex, kindTimeIndex, kindTxnIndex:
 		st := stateBeside(path)
@@ -234,6 +237,18 @@ func (v *verifier) snapshot(path string, clean bool) {
 		r := h.reason()
 		short := h.size < snapshotHeaderSize || h.size < snapshotHeaderSize+snapshotEntrySize*int64(h.entries)
 		v.report(finding{!clean && short, path, 0, -1, r.check, r.found, r.wanted})
+	}
+}
+
+// window checks this module's own file of producers by itself.
+func (v *verifier) window(path string) {
+	b, err := readBounded(path, maxStateFile)
+	if err != nil {
+		v.gone(path, err)
+		return
+	}
+	if _, err := dedupe.ParseWindow(b); err != nil {
+		v.fault(path, "format", err.Error(), "")
 	}
 }
 
@@ -357,16 +372,11 @@ func (v *verifier) subDirs(dirs []string, r *root, folders map[string]bool) {
 	readers := sync.Pool{New: func() any { return &record.Reader{MaxBytes: v.maxPlain} }}
 	var stop atomic.Bool
 	// What was printed so far stands before what the first of them prints.
-	v.out.err = cmp.Or(v.out.err, v.out.w.Flush())
+	v.out.flush()
 	order := newSequence(maxKept)
-	fresh := *v.env
-	fresh.damaged, fresh.unreadable = false, false
+	fresh := *v.env // which jobs do not change
 	work := func(i int) result {
-		e := fresh
-		w := bufio.NewWriterSize(order.writer(i, fresh.out.dst), 4<<10)
-		e.out = &output{w: w, json: fresh.out.json}
-		e.stderr = order.writer(i, fresh.stderr)
-		one := &verifier{env: &e, notes: v.notes}
+		one := &verifier{env: fresh.fork(order, i), notes: v.notes}
 		if stop.Load() {
 			return result{v: one}
 		}
@@ -375,20 +385,17 @@ func (v *verifier) subDirs(dirs []string, r *root, folders map[string]bool) {
 		seen := one.subDir(dirs[i], r)
 		*reader = one.reader
 		readers.Put(reader)
-		e.out.flush()
+		one.out.flush()
 		return result{one, seen}
 	}
 	inOrder(len(dirs), v.jobs, work, func(i int, res result) {
-		v.damaged = v.damaged || res.v.damaged
-		v.unreadable = v.unreadable || res.v.unreadable
 		v.count.add(res.v.count)
 		if seen := res.seen; seen.current {
 			folders[filepath.Base(dirs[i])] = true
 			topics.compare(v, dirs[i], seen)
 		}
-		v.out.err = cmp.Or(v.out.err, res.v.out.err, v.out.w.Flush())
+		v.join(res.v.env, order, i)
 		stop.Store(v.out.err != nil)
-		order.end(i)
 	})
 }
 

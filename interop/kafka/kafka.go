@@ -86,6 +86,12 @@ func Fetch() error {
 	return err
 }
 
+// Jar returns the path of one of Kafka's own jars, such as kafka-metadata.
+func Jar(artifact string) (string, error) {
+	dir, err := libs()
+	return filepath.Join(dir, artifact+"-"+Version+".jar"), err
+}
+
 // java returns a command that runs class with Kafka's jars and extra class path
 // entries. Warnings and errors of the JVM's logging go to its standard error.
 func java(ctx context.Context, extra []string, class string, args ...string) (*exec.Cmd, error) {
@@ -134,6 +140,28 @@ func Dump(ctx context.Context, files []string, options ...string) (stdout, stder
 		return o.String(), e.String(), fmt.Errorf("dump %d files: %w: %s", len(files), errors.Join(err, ctx.Err()), tail(e.Bytes()))
 	}
 	return o.String(), e.String(), nil
+}
+
+// DumpTo is Dump for measurements: with the flags of Kafka's own scripts, and
+// standard output into out. It returns how long the program ran.
+func DumpTo(ctx context.Context, out *os.File, files []string, options ...string) (time.Duration, error) {
+	dir, err := libs()
+	if err != nil {
+		return 0, err
+	}
+	args := append([]string{
+		"-Xmx256M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(dir, "*"),
+		"org.apache.kafka.tools.DumpLogSegments", "--files", strings.Join(files, ","),
+	}, options...)
+	cmd := exec.CommandContext(ctx, "java", args...)
+	var e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = out, &e
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("dump %d files: %w: %s", len(files), errors.Join(err, ctx.Err()), tail(e.Bytes()))
+	}
+	return time.Since(start), nil
 }
 
 // tail is the end of a program's output, short enough for an error.
