@@ -72,19 +72,25 @@ func TestSchemasRemade(t *testing.T) {
 			out += s.String()
 		}
 	}
-	out += "topic control\n"
-	control := readSchemas(t, "kafka-clients", "common/message/")
-	for number, name := range map[int]string{2: "LeaderChangeMessage", 3: "SnapshotHeaderRecord", 4: "SnapshotFooterRecord", 5: "KRaftVersionRecord", 6: "VotersRecord"} {
-		i := slices.IndexFunc(control, func(s kafkaSchema) bool { return s.Name == name })
-		if i < 0 {
-			t.Fatalf("no schema %s", name)
+	clients := readSchemas(t, "kafka-clients", "common/message/")
+	for _, topic := range []struct {
+		name  string
+		first int
+		names []string
+	}{
+		{"control", 2, []string{"LeaderChangeMessage", "SnapshotHeaderRecord", "SnapshotFooterRecord", "KRaftVersionRecord", "VotersRecord"}},
+		{"consumer", 0, []string{"ConsumerProtocolSubscription", "ConsumerProtocolAssignment"}}, // inside of GroupMetadata
+	} {
+		out += "topic " + topic.name + "\n"
+		for k, name := range topic.names {
+			i := slices.IndexFunc(clients, func(s kafkaSchema) bool { return s.Name == name })
+			if i < 0 {
+				t.Fatalf("no schema %s", name)
+			}
+			s := clients[i]
+			s.APIKey, s.Type = topic.first+k, "metadata"
+			out += s.String()
 		}
-		control[i].APIKey, control[i].Type = number, "metadata"
-	}
-	control = slices.DeleteFunc(control, func(s kafkaSchema) bool { return s.Type != "metadata" })
-	slices.SortFunc(control, func(a, b kafkaSchema) int { return a.APIKey - b.APIKey })
-	for _, s := range control {
-		out += s.String()
 	}
 	if *rewriteSchemas {
 		if err := os.WriteFile(schemasFile, []byte(out), 0o644); err != nil {

@@ -31,8 +31,9 @@ var decodeTopics = map[string]string{
 	"remote":       "__remote_log_metadata",
 }
 
-// controlTopic stands for the control records of any topic.
-const controlTopic = "control"
+// These stand for the control records of any topic, and for what consumers put
+// into the members of their group.
+const controlTopic, consumerTopic = "control", "consumer"
 
 // versions is a range of message versions, empty if from is above to.
 type versions struct{ from, to int16 }
@@ -47,7 +48,8 @@ type fieldSchema struct {
 	present, null, tagged versions
 	tag                   uint64
 	fields                []*fieldSchema
-	quoted                string // the name as a JSON key with its colon
+	quoted                string   // the name as a JSON key with its colon
+	values                []string // what small numbers mean, where names are shown for them
 }
 
 // A messageSchema is a key, a value, or a record that is both.
@@ -66,6 +68,11 @@ var schemas = sync.OnceValue(func() map[string]*topicSchema {
 	all, err := parseSchemas(schemasText)
 	if err != nil {
 		panic(err) // part of the program
+	}
+	for _, f := range all["__transaction_state"].values[0].fields {
+		if f.name == "transactionStatus" {
+			f.values = []string{"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence"}
+		}
 	}
 	return all
 })
@@ -148,6 +155,8 @@ type decoder struct {
 	err   error
 	flex  bool
 	v     int16
+
+	consumer bool // the group at hand is one of consumers
 }
 
 // decoderFor returns the decoder for a log file, nil if its records have no
@@ -167,7 +176,7 @@ func decoderFor(how, path string, kind fileKind) *decoder {
 			topic = "__cluster_metadata"
 		}
 	}
-	if t := schemas()[topic]; t != nil && topic != controlTopic {
+	if t := schemas()[topic]; t != nil && topic != controlTopic && topic != consumerTopic {
 		return &decoder{topic: t}
 	}
 	return nil
@@ -179,7 +188,7 @@ func decoderFor(how, path string, kind fileKind) *decoder {
 //
 //	{"type":2,"name":"GroupMetadata","key":{…},"version":3,"value":{…}}
 func (d *decoder) record(key, value []byte) (object []byte, whole bool) {
-	d.b, d.err = append(d.b[:0], '{'), nil
+	d.b, d.err, d.consumer = append(d.b[:0], '{'), nil, false
 	if len(d.topic.records) > 0 {
 		d.metadata(value)
 	} else {
@@ -398,6 +407,10 @@ func (d *decoder) value(f *fieldSchema, null bool) {
 		case "bool":
 			d.b = strconv.AppendBool(d.b, p[0] != 0)
 		case "int8":
+			if int(p[0]) < len(f.values) {
+				d.b = appendJSON(d.b, f.values[p[0]])
+				return
+			}
 			d.b = strconv.AppendInt(d.b, int64(int8(p[0])), 10)
 		case "int16":
 			d.b = strconv.AppendInt(d.b, int64(int16(binary.BigEndian.Uint16(p))), 10)
@@ -455,7 +468,10 @@ func (d *decoder) value(f *fieldSchema, null bool) {
 		}
 		if f.typ == "string" {
 			d.b = appendJSON(d.b, p)
-		} else {
+			if f.name == "protocolType" {
+				d.consumer = string(p) == "consumer"
+			}
+		} else if !d.consumer || !d.protocol(f.name, p) {
 			d.b = append(d.b, '"')
 			d.b = base64.StdEncoding.AppendEncode(d.b, p)
 			d.b = append(d.b, '"')
@@ -463,6 +479,25 @@ func (d *decoder) value(f *fieldSchema, null bool) {
 	default:
 		d.fail(f.name, "type %s, which is not known", f.typ)
 	}
+}
+
+// protocol writes what a consumer put into its member, which begins with a
+// version. It is false, and writes nothing, for other bytes.
+func (d *decoder) protocol(name string, p []byte) bool {
+	number, ok := map[string]int16{"subscription": 0, "assignment": 1}[name]
+	if !ok || len(p) < 2 {
+		return false
+	}
+	m := schemas()[consumerTopic].records[number]
+	sub := decoder{b: d.b, rest: p[2:], v: int16(binary.BigEndian.Uint16(p))}
+	if !m.valid.has(sub.v) {
+		return false
+	}
+	if sub.fields(m.fields); sub.err != nil || len(sub.rest) > 0 {
+		return false
+	}
+	d.b = sub.b
+	return true
 }
 
 // length reads how long a string or array is; it is not ok for null. Where the
