@@ -66,6 +66,7 @@ func (r *Reader) scan(b Batch, visit func(i int, rec *Record)) (largest int64, e
 const (
 	CodeCorruptMessage         int16 = 2 // the client may send it again
 	CodeMessageTooLarge        int16 = 10
+	CodeRecordListTooLarge     int16 = 18 // does not fit into a segment; the log says so
 	CodeInvalidTimestamp       int16 = 32
 	CodeOutOfOrderSequence     int16 = 45
 	CodeInvalidProducerEpoch   int16 = 47
@@ -132,46 +133,77 @@ func ValidateClient(p []byte, rules *ClientRules) (b Batch, maxTimestamp int64, 
 
 	untimed := b.TimestampType() == LogAppendTime &&
 		(rules.TimestampType == LogAppendTime || b.MaxTimestamp() == NoTimestamp)
-	code := CodeInvalidRecord
-	var blamed []RecordError
-	blame := func(i int, bad *Error) {
-		if len(blamed) < maxRecordErrors {
-			bad.Kind, bad.Record = ErrInvalid, i
-			blamed = append(blamed, RecordError{Index: i, Err: bad})
-		}
-	}
-	largest, err := r.scan(b, func(i int, rec *Record) {
-		ts := rec.Timestamp
-		switch {
-		case rules.Compacted && rec.Key == nil:
-			blame(i, &Error{What: "null key on a compacted topic"})
-		case untimed:
-			code = CodeInvalidTimestamp
-			blame(i, &Error{What: "timestamp type LogAppendTime from a client", Pos: attributesAt})
-		case rules.TimestampType == LogAppendTime || ts == NoTimestamp:
-		case rules.MaxBefore > 0 && ts < rules.Now && uint64(rules.Now-ts) > uint64(rules.MaxBefore):
-			code = CodeInvalidTimestamp
-			blame(i, &Error{What: "timestamp", Found: ts, Rel: atLeast, Want: rules.Now - rules.MaxBefore})
-		case rules.MaxAfter > 0 && ts > rules.Now && ts-rules.Now > rules.MaxAfter:
-			code = CodeInvalidTimestamp
-			blame(i, &Error{What: "timestamp", Found: ts, Rel: atMost, Want: rules.Now + rules.MaxAfter})
-		}
-	})
-	switch {
-	case err != nil:
+	var j judgement
+	largest, err := r.scan(b, func(i int, rec *Record) { j.judge(rules, untimed, i, rec.Key, rec.Timestamp) })
+	if err != nil {
 		bad := err.(*Error) // scan gives no other
-		code = CodeInvalidRecord
+		code := CodeInvalidRecord
 		if bad.Kind == ErrTooLarge {
 			code = CodeMessageTooLarge
 		}
 		return nil, 0, &ClientError{Code: code, Err: bad}
-	case blamed != nil:
-		return nil, 0, &ClientError{Code: code, Err: blamed[0].Err, Records: blamed}
+	}
+	if err := j.err(); err != nil {
+		return nil, 0, err
 	}
 	if rules.TimestampType == LogAppendTime {
 		largest = rules.Now
 	}
 	return b, largest, nil
+}
+
+// CheckRecords checks records that are about to be encoded by the rules that
+// concern single ones: keys and timestamps, of which 0 stands for rules.Now. The
+// error is a *ClientError.
+func (rules *ClientRules) CheckRecords(recs []Record) error {
+	var j judgement
+	for i := range recs {
+		j.judge(rules, false, i, recs[i].Key, stamp(recs[i].Timestamp, rules.Now))
+	}
+	return j.err()
+}
+
+// judgement blames records of a batch.
+type judgement struct {
+	badTime bool
+	blamed  []RecordError
+}
+
+// judge looks at record i. untimed says that its batch must have no append time
+// and has.
+func (j *judgement) judge(rules *ClientRules, untimed bool, i int, key []byte, ts int64) {
+	var bad *Error
+	badTime := true
+	switch {
+	case rules.Compacted && key == nil:
+		bad, badTime = &Error{What: "null key on a compacted topic"}, false
+	case untimed:
+		bad = &Error{What: "timestamp type LogAppendTime from a client", Pos: attributesAt}
+	case rules.TimestampType == LogAppendTime || ts == NoTimestamp:
+	case rules.MaxBefore > 0 && ts < rules.Now && uint64(rules.Now-ts) > uint64(rules.MaxBefore):
+		bad = &Error{What: "timestamp", Found: ts, Rel: atLeast, Want: rules.Now - rules.MaxBefore}
+	case rules.MaxAfter > 0 && ts > rules.Now && ts-rules.Now > rules.MaxAfter:
+		bad = &Error{What: "timestamp", Found: ts, Rel: atMost, Want: rules.Now + rules.MaxAfter}
+	}
+	if bad == nil {
+		return
+	}
+	j.badTime = j.badTime || badTime
+	if len(j.blamed) < maxRecordErrors {
+		bad.Kind, bad.Record = ErrInvalid, i
+		j.blamed = append(j.blamed, RecordError{Index: i, Err: bad})
+	}
+}
+
+func (j *judgement) err() error {
+	if j.blamed == nil {
+		return nil
+	}
+	code := CodeInvalidRecord
+	if j.badTime {
+		code = CodeInvalidTimestamp
+	}
+	return &ClientError{Code: code, Err: j.blamed[0].Err, Records: j.blamed}
 }
 
 // clientBatch checks what shows without the records.

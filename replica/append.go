@@ -42,7 +42,8 @@ var errNoEpoch = errors.New("no leader epoch has begun")
 // all. Record.Offset and Sequence are ignored, a zero Timestamp becomes now. The
 // slices are not kept. It never waits for the disk.
 //
-// Errors: ErrTooLarge (nothing changed); an error of the file system at
+// Errors: ErrTooLarge and a *record.ClientError for a key or timestamp that the
+// configuration refuses (nothing changed); an error of the file system at
 // allocation, such as a full disk (nothing changed, not sticky); ErrFailed,
 // ErrClosed, ErrReadOnly, ErrHeld, *CorruptError.
 func (l *Log) AppendRecords(recs []record.Record, now time.Time) (a Appended, err error) {
@@ -51,19 +52,25 @@ func (l *Log) AppendRecords(recs []record.Record, now time.Time) (a Appended, er
 		end := l.LogEndOffset()
 		return Appended{Base: end, End: end}, l.writable()
 	}
-	n := record.Size(recs, nowMs)
-	if n > l.o.MaxBatchBytes {
-		return a, fmt.Errorf("append %d records: %w: %d bytes, at most %d", len(recs), ErrTooLarge, n, l.o.MaxBatchBytes)
+	n, c := record.Size(recs, nowMs), l.cfg.Load()
+	if most := min(c.MaxBatchBytes, c.SegmentBytes); int64(n) > most {
+		return a, fmt.Errorf("append %d records: %w: %d bytes, at most %d", len(recs), ErrTooLarge, n, most)
+	}
+	if c.judges() {
+		rules := c.rules(nowMs)
+		if err := rules.CheckRecords(recs); err != nil {
+			return a, fmt.Errorf("append: %w", err)
+		}
 	}
 	l.appendMu.Lock()
-	s, err := l.roomLocked(n, int32(len(recs)-1))
+	s, err := l.roomLocked(incoming{n: n, last: int64(len(recs) - 1), ts: c.largest(recs, nowMs), now: nowMs})
 	if err != nil {
 		l.appendMu.Unlock()
 		return a, err
 	}
 	a.Base = s.End()
 	a.End = a.Base + int64(len(recs))
-	l.spec.BaseOffset, l.spec.LeaderEpoch, l.spec.Now = a.Base, l.epoch.Load(), nowMs
+	l.spec.BaseOffset, l.spec.LeaderEpoch, l.spec.Now, l.spec.TimestampType = a.Base, l.epoch.Load(), nowMs, c.TimestampType
 	if l.o.Sync == Always {
 		b := record.Encode(l.gatherLocked(n), recs, &l.spec)
 		err = l.writeLocked(s, b)
@@ -151,9 +158,18 @@ func (l *Log) unlockAppended(err error) {
 	}
 }
 
-// roomLocked returns the segment a batch of n bytes and last offset delta goes
-// to, with room for it. It lets go of appendMu while it allocates.
-func (l *Log) roomLocked(n int, delta int32) (*segment.Segment, error) {
+// incoming is what decides where a batch goes.
+type incoming struct {
+	n          int   // bytes
+	base, last int64 // offsets
+	ts         int64 // largest timestamp, ms
+	now        int64 // ms
+}
+
+// roomLocked returns the segment a batch goes to whose offsets count from 0 up
+// to in.last, with room for it. It lets go of appendMu while it allocates.
+func (l *Log) roomLocked(in incoming) (*segment.Segment, error) {
+	delta := in.last
 	for {
 		if err := l.writable(); err != nil {
 			return nil, err
@@ -165,7 +181,8 @@ func (l *Log) roomLocked(n int, delta int32) (*segment.Segment, error) {
 			return nil, errNoEpoch
 		}
 		s := l.active.Load()
-		ok, err := l.fitLocked(s, n, s.End(), s.End()+int64(delta))
+		in.base, in.last = s.End(), s.End()+delta
+		ok, err := l.fitLocked(s, &in)
 		if err != nil {
 			return nil, err
 		}
@@ -175,26 +192,28 @@ func (l *Log) roomLocked(n int, delta int32) (*segment.Segment, error) {
 	}
 }
 
-// fitLocked reports whether a batch of n bytes with offsets [base, last] fits
-// into s right away; if not it makes room or rolls, after which the caller looks
-// again.
-func (l *Log) fitLocked(s *segment.Segment, n int, base, last int64) (bool, error) {
-	fits, ready := s.Fits(n, last), l.ready(s, n, last)
+// fitLocked reports whether a batch fits into s right away; if not it makes room
+// or rolls, after which the caller looks again.
+func (l *Log) fitLocked(s *segment.Segment, in *incoming) (bool, error) {
+	takes := l.takesLocked(s, in)
+	ready := l.ready(s, in.n, takes)
 	switch {
-	case fits && ready:
+	case takes && ready:
 		return true, nil
-	case fits:
-		return false, l.outsideLocked(func() error { return l.grow(s, int64(n)) })
+	case takes:
+		n := int64(in.n)
+		return false, l.outsideLocked(func() error { return l.grow(s, n) })
 	case ready:
-		return false, l.rollLocked(base)
+		return false, l.rollLocked(in.base)
 	}
-	return false, l.outsideLocked(func() error { return l.prepare(int64(n)) })
+	n := int64(in.n)
+	return false, l.outsideLocked(func() error { return l.prepare(n) })
 }
 
-// ready reports whether n bytes have blocks on disk: in s or, if they do not fit
-// there, in the segment prepared.
-func (l *Log) ready(s *segment.Segment, n int, last int64) bool {
-	if s.Fits(n, last) {
+// ready reports whether n bytes have blocks on disk: in s or, if that does not
+// take them, in the segment prepared.
+func (l *Log) ready(s *segment.Segment, n int, takes bool) bool {
+	if takes {
 		return s.Room(n)
 	}
 	next := l.next.Load()
@@ -235,7 +254,7 @@ func (l *Log) prepare(need int64) error {
 		}
 	}
 	follows := l.active.Load().Size() >= readySize
-	s, err := segment.Create(l.dir, &l.so, need, follows)
+	s, err := segment.Create(l.dir, l.so, need, follows)
 	if err != nil {
 		return fmt.Errorf("prepare segment: %w", err)
 	}
@@ -302,18 +321,18 @@ func (l *Log) rollLocked(base int64) error {
 // the end or its epoch goes back.
 func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	if origin == Follower {
-		return l.appendFollower(b)
+		return l.appendFollower(b, now.UnixMilli())
 	}
 	check := l.checkTrusted
 	if origin == Client {
 		check = l.checkClient
 	}
-	batch, err := check(b, now)
+	batch, err := check(b, now.UnixMilli())
 	if err != nil {
 		return Appended{}, fmt.Errorf("append: %w", err)
 	}
 	l.appendMu.Lock()
-	s, err := l.roomLocked(len(batch), batch.LastOffsetDelta())
+	s, err := l.roomLocked(incoming{n: len(batch), last: int64(batch.LastOffsetDelta()), ts: batch.MaxTimestamp(), now: now.UnixMilli()})
 	var a Appended
 	if err == nil {
 		a.Base = s.End()
@@ -327,35 +346,50 @@ func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	return a, nil
 }
 
-func (l *Log) checkTrusted(b []byte, _ time.Time) (record.Batch, error) {
+func (l *Log) checkTrusted(b []byte, nowMs int64) (record.Batch, error) {
+	c := l.cfg.Load()
 	batch, err := record.Check(b)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(batch) != len(b):
 		return nil, fmt.Errorf("%w: %d bytes behind the batch", record.ErrInvalid, len(b)-len(batch))
-	case len(batch) > l.o.MaxBatchBytes:
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(batch), l.o.MaxBatchBytes)
+	case int64(len(batch)) > min(c.MaxBatchBytes, c.SegmentBytes):
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(batch), min(c.MaxBatchBytes, c.SegmentBytes))
+	}
+	if c.TimestampType == record.LogAppendTime {
+		return dated(batch, record.LogAppendTime, nowMs), nil
 	}
 	return batch, nil
 }
 
-// checkClient returns the batch with its true largest timestamp, a copy if that
-// is not what the client said. Errors wrap a *record.ClientError.
-func (l *Log) checkClient(b []byte, now time.Time) (record.Batch, error) {
-	rules := record.ClientRules{Now: now.UnixMilli(), MaxBatchSize: l.o.MaxBatchBytes}
+// checkClient returns the batch as the log stores it, offsets and epoch apart: a
+// copy if the timestamps are not what the client said (log-format §2.8). Errors
+// wrap a *record.ClientError.
+func (l *Log) checkClient(b []byte, nowMs int64) (record.Batch, error) {
+	c := l.cfg.Load()
+	rules := c.rules(nowMs)
 	batch, maxTs, err := record.ValidateClient(b, &rules)
-	if e, ok := errors.AsType[*record.ClientError](err); ok && e.Code == record.CodeMessageTooLarge {
+	if err == nil && int64(len(batch)) > c.SegmentBytes {
+		err = &record.ClientError{Code: record.CodeRecordListTooLarge, Err: fmt.Errorf("%d bytes, a segment takes %d", len(batch), c.SegmentBytes)}
+	}
+	if e, ok := errors.AsType[*record.ClientError](err); ok && (e.Code == record.CodeMessageTooLarge || e.Code == record.CodeRecordListTooLarge) {
 		err = fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if maxTs != batch.MaxTimestamp() || batch.TimestampType() != record.CreateTime {
-		batch = slices.Clone(batch)
-		batch.SetMaxTimestamp(record.CreateTime, maxTs)
+	return dated(batch, c.TimestampType, maxTs), nil
+}
+
+// dated returns the batch with timestamp type and largest timestamp, b itself if
+// it has them.
+func dated(b record.Batch, t record.TimestampType, ms int64) record.Batch {
+	if b.TimestampType() != t || b.MaxTimestamp() != ms {
+		b = slices.Clone(b)
+		b.SetMaxTimestamp(t, ms)
 	}
-	return batch, nil
+	return b
 }
 
 // copyLocked puts a batch behind the end with base offset and epoch stamped.
@@ -382,7 +416,7 @@ var ErrOrder = segment.ErrOrder
 // replication A5). Base offset and leader epoch lie outside the checksum; the
 // order checks here are all that guards them. Gaps are taken: a compacted
 // leader has them.
-func (l *Log) appendFollower(b []byte) (a Appended, err error) {
+func (l *Log) appendFollower(b []byte, nowMs int64) (a Appended, err error) {
 	a.Base = l.LogEndOffset()
 	a.End = a.Base
 	for len(b) > 0 {
@@ -390,7 +424,7 @@ func (l *Log) appendFollower(b []byte) (a Appended, err error) {
 		if err != nil {
 			return a, fmt.Errorf("append from leader at offset %d: %w", a.End, err)
 		}
-		if err := l.appendOne(batch, &a); err != nil {
+		if err := l.appendOne(batch, nowMs, &a); err != nil {
 			return a, err
 		}
 		b = b[len(batch):]
@@ -398,8 +432,9 @@ func (l *Log) appendFollower(b []byte) (a Appended, err error) {
 	return a, nil
 }
 
-func (l *Log) appendOne(b record.Batch, a *Appended) error {
+func (l *Log) appendOne(b record.Batch, nowMs int64, a *Appended) error {
 	base, last, epoch := b.BaseOffset(), b.LastOffset(), b.LeaderEpoch()
+	in := incoming{n: len(b), base: base, last: last, ts: b.MaxTimestamp(), now: nowMs}
 	if base < 0 || last < base || last == math.MaxInt64 {
 		return fmt.Errorf("append from leader: %w: batch %d to %d", ErrOrder, base, last)
 	}
@@ -433,7 +468,7 @@ func (l *Log) appendOne(b record.Batch, a *Appended) error {
 			l.appendMu.Unlock()
 			return fmt.Errorf("append from leader at offset %d: %w: epoch %d behind epoch %d", base, ErrOrder, epoch, newest.Epoch)
 		}
-		if epoch >= 0 && (epoch > newest.Epoch || base < newest.StartOffset) && l.ready(s, len(b), last) {
+		if epoch >= 0 && (epoch > newest.Epoch || base < newest.StartOffset) && l.ready(s, len(b), l.takesLocked(s, &in)) {
 			// On disk before the append goes on, so that recovery knows every epoch.
 			if err := l.outsideLocked(func() error { return l.followEpoch(epoch, base) }); err != nil {
 				l.appendMu.Unlock()
@@ -441,7 +476,7 @@ func (l *Log) appendOne(b record.Batch, a *Appended) error {
 			}
 			continue
 		}
-		ok, err := l.fitLocked(s, len(b), base, last)
+		ok, err := l.fitLocked(s, &in)
 		if err != nil {
 			l.appendMu.Unlock()
 			return err

@@ -41,17 +41,21 @@ func (l *Log) Backup(dir string) (err error) {
 		if s.Base() >= hw {
 			break
 		}
+		if s.Size() > 0 && s.End() <= start {
+			continue // about to be deleted
+		}
 		if end, err = l.backupSegment(s, dir, hw); err != nil {
 			return err
 		}
 	}
+	end = max(end, start) // which may lie inside the batch that the high watermark does
 	// The last segment is empty: its name says where the copy ends, whole batches
 	// or not, and nothing that the two share is ever appended to.
 	last := filepath.Join(dir, segment.FileName(end, ".log"))
 	if err := writeFile(fsys, last, vfs.Create, nil); err != nil {
 		return err
 	}
-	list := fromEnd(l.epochs.snapshot(), end)
+	list := recoveredEpochs(l.epochs.snapshot(), start, end)
 	if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, epochFile), checkpoint.AppendEpochs(nil, list)); err != nil {
 		return err
 	}
@@ -87,7 +91,7 @@ func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64
 	if err != nil {
 		return 0, err
 	}
-	so := l.so
+	so := *l.so
 	so.ReadOnly = false // the log may be open so, its copy is not
 	copied, err := segment.Open(dir, s.Base(), pos, &so, false)
 	if err != nil {

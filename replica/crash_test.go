@@ -160,7 +160,7 @@ func (c *crasher) write(img *vfs.Mem, name string, b []byte, at int64) {
 // judge opens a log on a disk that a crash left, crashes that recovery as well,
 // and checks what it came up with. It returns the log and its model.
 func (c *crasher) open2(img *vfs.Mem, from crash) (_ *Log, _ *model, durable slotState) {
-	o := c.o
+	o := c.options()
 	o.FS, o.Maps = splitFS{img, c.rng}, segment.NewMaps(1000)
 	o.Held = !o.Sole && c.rng.IntN(4) == 0
 	again := from
@@ -324,6 +324,9 @@ func (f crash) explain(l *Log) (*model, error) {
 	}
 	lowest := min(bound(b), bound(a))
 	cases := []possible{{long, b.start, lowest, max(b.end, a.end)}}
+	if a.start != b.start { // raised, by a deletion
+		cases = append(cases, possible{a, a.start, min(lowest, a.start), a.end})
+	}
 	if f.restart {
 		at := a.start
 		cases = []possible{
@@ -356,6 +359,9 @@ func (f crash) fits(l *Log, p possible) (*model, error) {
 	start, end := l.LogStartOffset(), l.trueEnd()
 	if start != p.start {
 		return nil, fmt.Errorf("log start %d, want %d", start, p.start)
+	}
+	if start < f.durable.logStart && !f.restart {
+		return nil, fmt.Errorf("log start %d, %d was synced", start, f.durable.logStart)
 	}
 	if end < p.lo || end > p.hi {
 		return nil, fmt.Errorf("end %d, want %d to %d", end, p.lo, p.hi)
@@ -407,7 +413,7 @@ func (f crash) fits(l *Log, p possible) (*model, error) {
 		return nil, fmt.Errorf("high watermark %d of a sole replica, want %d", m.hw, m.highWatermark())
 	}
 	m.epochs = l.Epochs()
-	want := epochsFrom(epochsBelow(p.m.epochs, end), start)
+	want := epochsFound(p.m.epochs, start, end)
 	if f.restart || f.before.end > f.after.end {
 		// The file may have been cut before the log was; then it is made again, but
 		// for epochs without a batch. Verify says if one is missing.

@@ -123,6 +123,14 @@ func (c *epochCache) truncate(end int64) error {
 	return c.storeLocked(list)
 }
 
+// raise cuts the list to what concerns offsets from start on. The file may say
+// more: what it says of offsets below the log start is passed over.
+func (c *epochCache) raise(start int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = fromStart(c.list, start)
+}
+
 // at returns the epoch that offset belongs to, −1 if none is known.
 func (c *epochCache) at(offset int64) int32 {
 	c.mu.RLock()

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -43,8 +44,12 @@ var (
 	ErrBusy = segment.ErrBusy
 	// ErrCorrupt is what every *CorruptError is.
 	ErrCorrupt = segment.ErrCorrupt
-	// ErrTooLarge means that a batch is above Options.MaxBatchBytes.
+	// ErrTooLarge means that a batch is above Config.MaxBatchBytes, or does not
+	// fit into a segment.
 	ErrTooLarge = errors.New("message too large")
+	// ErrPolicy means that the log's configuration does not let its records be
+	// deleted (Kafka: POLICY_VIOLATION).
+	ErrPolicy = errors.New("the cleanup policy does not allow it")
 	// ErrLocked means that another process has the directory open.
 	ErrLocked = vfs.ErrLocked
 )
@@ -88,7 +93,7 @@ type Options struct {
 	// Interval. Default 1 s.
 	SyncInterval time.Duration
 	// SegmentBytes is how large a segment grows before the next one begins.
-	// Default 64 MiB, from 4 KiB to 2 GiB − 4 KiB.
+	// Default 64 MiB, from 4 KiB to 2 GiB.
 	SegmentBytes int64
 	// IndexIntervalBytes is how many log bytes pass between two entries of the
 	// offset index. Lower makes seeks shorter and costs 8 bytes an entry.
@@ -98,6 +103,14 @@ type Options struct {
 	// its leader took. Default 1 MiB + 12 B (Kafka's max.message.bytes); it may
 	// not pass SegmentBytes.
 	MaxBatchBytes int
+	// Config is the topic's configuration, and takes the place of the three
+	// fields above. Default: they, and for the rest DefaultConfig, but that
+	// nothing is deleted, no segment rolls by time and timestamps may be any.
+	Config *Config
+	// RetentionInterval is how often Maintain looks for segments to delete by
+	// age (Kafka's log.retention.check.interval.ms), for the first time after 30
+	// s. Default 5 min, from 1 ms.
+	RetentionInterval time.Duration
 	// PopulateBytes is how far ahead of the end write faults are taken.
 	// Default 8 MiB, at most 64 MiB; not under Always.
 	PopulateBytes int64
@@ -153,17 +166,15 @@ func (o *Options) fill() error {
 			*v = d
 		}
 	}
-	def(&o.SegmentBytes, 64<<20)
-	def(&o.IndexIntervalBytes, 4<<10)
 	def(&o.PopulateBytes, 8<<20)
 	if o.SyncInterval == 0 {
 		o.SyncInterval = time.Second
 	}
+	if o.RetentionInterval == 0 {
+		o.RetentionInterval = 5 * time.Minute
+	}
 	if o.SealedSyncDelay == 0 {
 		o.SealedSyncDelay = 10 * time.Second
-	}
-	if o.MaxBatchBytes == 0 {
-		o.MaxBatchBytes = int(min(1<<20+12, o.SegmentBytes))
 	}
 	if o.FS == nil {
 		o.FS = vfs.OS
@@ -174,7 +185,7 @@ func (o *Options) fill() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	var errs []error
+	errs := []error{o.config()}
 	bound := func(name string, v, lo, hi int64) {
 		if v < lo || v > hi {
 			errs = append(errs, fmt.Errorf("option %s: %d, want %d to %d", name, v, lo, hi))
@@ -182,10 +193,8 @@ func (o *Options) fill() error {
 	}
 	bound("Sync", int64(o.Sync), int64(Always), int64(Never))
 	bound("SyncInterval", int64(o.SyncInterval), int64(time.Millisecond), int64(time.Hour))
-	bound("SegmentBytes", o.SegmentBytes, 4<<10, segment.MaxCapacity)
-	bound("IndexIntervalBytes", o.IndexIntervalBytes, 1, 1<<20)
 	bound("PopulateBytes", o.PopulateBytes, 0, 64<<20)
-	bound("MaxBatchBytes", int64(o.MaxBatchBytes), record.HeaderSize, o.SegmentBytes)
+	bound("RetentionInterval", int64(o.RetentionInterval), int64(time.Millisecond), math.MaxInt64)
 	bound("SealedSyncDelay", int64(o.SealedSyncDelay), 0, int64(24*time.Hour))
 	return errors.Join(errs...)
 }
@@ -196,7 +205,8 @@ func (o *Options) fill() error {
 // Lock order, outermost first: maint, appendMu, sync.mu, slot.mu, epochs.mu.
 type Log struct {
 	o    Options
-	so   segment.Options
+	cfg  atomic.Pointer[Config] // changed under maint
+	so   *segment.Options       // of segments to come; maint
 	dir  string
 	lock io.Closer
 
@@ -209,6 +219,7 @@ type Log struct {
 	buf       []byte     // pwrite gathers here; appendMu
 	unslotted int        // bytes appended since the slot was stored; appendMu
 	spec      record.Spec
+	age       age                             // of the active segment; appendMu
 	next      atomic.Pointer[segment.Segment] // prepared: stored under maint, taken under appendMu
 
 	segments atomic.Pointer[[]*segment.Segment] // ascending base; the last is active; changed under appendMu
@@ -230,6 +241,8 @@ type Log struct {
 	nextPop  int64            // populated end of next
 	busy     bool             // a segment was filled since the open
 	expected bool             // Expect was called for popSeg
+
+	keep retention // under maint
 
 	sync struct {
 		mu       sync.Mutex

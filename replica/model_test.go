@@ -115,6 +115,14 @@ func epochsBelow(list []Epoch, end int64) (out []Epoch) {
 	return out
 }
 
+// epochsFound are those that an open finds of list in a log [start, end).
+func epochsFound(list []Epoch, start, end int64) []Epoch {
+	if start == end {
+		return epochsFrom(epochsBelow(list, end+1), start)
+	}
+	return epochsFrom(epochsBelow(list, end), start)
+}
+
 func epochsFrom(list []Epoch, start int64) (out []Epoch) {
 	for i, e := range list {
 		if i+1 < len(list) && list[i+1].StartOffset <= start {
@@ -150,17 +158,28 @@ func (m *model) truncate(to int64) *model {
 	return c
 }
 
+// raise is the model with another log start. Batches below it stay until their
+// segment goes, which the model does not know.
+func (m *model) raise(start int64) *model {
+	c := m.clone()
+	if start > m.start {
+		c.start, c.synced = start, max(m.synced, start)
+		c.epochs = epochsFrom(m.epochs, start)
+	}
+	return c
+}
+
 func (m *model) restart(at int64) *model {
 	return &model{mode: m.mode, sole: m.sole, start: at, end: at, synced: at, hw: at, held: -1, epoch: -1}
 }
 
 // follow is the model after a leader's batches, up to the first that does not
-// fit.
-func (m *model) follow(batches []record.Batch) (after *model, ok bool) {
+// fit. empty says that the active segment is.
+func (m *model) follow(batches []record.Batch, empty bool) (after *model, ok bool) {
 	c := m.clone()
-	for _, b := range batches {
+	for i, b := range batches {
 		base, epoch := b.BaseOffset(), b.LeaderEpoch()
-		if base < c.end && len(c.batches) == 0 && c.end == c.start && b.LastOffset() >= c.end {
+		if i == 0 && base < c.end && empty && c.end == c.start && b.LastOffset() >= c.end {
 			c = c.restart(base)
 		}
 		if base < c.end || epoch < c.latest() {
@@ -211,6 +230,7 @@ type rig struct {
 	mem     *vfs.Mem
 	fs      vfs.FS // what the log sees
 	o       Options
+	conf    *Config // takes the place of the fields of o that it has; nil: none
 	log     *Log
 	m       *model
 	now     int64 // ms
@@ -263,6 +283,19 @@ func newRig(seed uint64) *rig {
 		Sole:               r.rng.IntN(3) == 0,
 		FS:                 r.fs,
 		Maps:               segment.NewMaps(1000),
+	}
+	if r.rng.IntN(3) != 0 {
+		c := DefaultConfig()
+		c.SegmentBytes, c.IndexIntervalBytes, c.MaxBatchBytes = r.o.SegmentBytes, r.o.IndexIntervalBytes, r.o.SegmentBytes
+		c.SegmentMs = []int64{noLimit, 20_000, 2000}[r.rng.IntN(3)]
+		c.SegmentJitterMs = r.rng.Int64N(2) * 5000
+		c.SegmentIndexBytes = []int64{1 << 10, 10 << 20}[r.rng.IntN(2)]
+		c.RetentionMs = []int64{-1, 0, 3000, 30_000}[r.rng.IntN(4)]
+		c.RetentionBytes = []int64{-1, 0, 1, 3}[r.rng.IntN(4)] * r.o.SegmentBytes
+		c.RetentionBytes = max(c.RetentionBytes, -1)
+		c.FileDeleteDelayMs = r.rng.Int64N(2) * 3000
+		r.conf = &c
+		r.o.RetentionInterval = time.Millisecond
 	}
 	r.note("seed %d: sync %v, sole %v, segments of %d, index interval %d", seed, r.o.Sync, r.o.Sole, r.o.SegmentBytes, r.o.IndexIntervalBytes)
 	r.m = &model{mode: r.o.Sync, sole: r.o.Sole, held: -1, epoch: -1}
@@ -321,8 +354,17 @@ func (r *rig) must(after *model, f func() error) {
 	}
 }
 
-func (r *rig) open(held bool) {
+// options are those to open with.
+func (r *rig) options() Options {
 	o := r.o
+	if r.conf != nil {
+		o.Config, o.SegmentBytes, o.IndexIntervalBytes, o.MaxBatchBytes = r.conf, 0, 0, 0
+	}
+	return o
+}
+
+func (r *rig) open(held bool) {
+	o := r.options()
 	o.Held = held
 	r.note("open held=%v", held)
 	// What a reopen after a clean close finds is known; see reopen.
@@ -491,7 +533,8 @@ func (r *rig) appendFollower() {
 		batches = append(batches, b)
 		base = b.NextOffset()
 	}
-	after, fits := r.m.follow(batches)
+	empty := r.log.active.Load().Size() == 0
+	after, fits := r.m.follow(batches, empty)
 	all := slices.Concat(func() (bs [][]byte) {
 		for _, b := range batches {
 			bs = append(bs, b)
@@ -504,7 +547,7 @@ func (r *rig) appendFollower() {
 	}
 	if fits && r.m.held < 0 && r.rng.IntN(12) == 0 { // the last one does not arrive whole
 		all[len(all)-1-r.rng.IntN(len(batches[len(batches)-1])-record.HeaderSize)] ^= 1 << r.rng.IntN(8)
-		after, _ = r.m.follow(batches[:len(batches)-1])
+		after, _ = r.m.follow(batches[:len(batches)-1], empty)
 		want = record.ErrChecksum
 	}
 	if r.m.held >= 0 {
@@ -606,8 +649,88 @@ func (r *rig) setHW() {
 }
 
 func (r *rig) maintain() {
-	r.note("maintain")
-	r.must(r.m, func() error { _, err := r.log.Maintain(r.time()); return err })
+	start := r.retained()
+	r.note("maintain, log start %d to %d", r.m.start, start)
+	r.must(r.m.raise(start), func() error { _, err := r.log.Maintain(r.time()); return err })
+}
+
+// retained is the log start that Maintain should leave: one segment after the
+// other goes as long as any rule says so (log-format §7.1).
+func (r *rig) retained() int64 {
+	l, c := r.log, r.log.Config()
+	list := *l.segments.Load()
+	kept := list
+	byTime := !l.keep.next.IsZero() && !r.time().Before(l.keep.next) || l.keep.waits
+	bySize := byTime || len(list) != l.keep.segments
+	hw := r.m.highWatermark()
+	for {
+		s, upper := kept[0], kept[0].End()
+		if len(kept) > 1 {
+			upper = kept[1].Base()
+		}
+		size := int64(0)
+		for _, x := range kept {
+			size += x.Size()
+		}
+		maxTs := int64(record.NoTimestamp)
+		if err := s.Walk(0, func(_ segment.Frame, b []byte) bool {
+			maxTs = max(maxTs, record.Batch(b).MaxTimestamp())
+			return true
+		}); err != nil {
+			r.failf("%v", err)
+		}
+		if maxTs < 0 {
+			i, err := r.mem.Stat(l.path(s.Name()))
+			if err != nil {
+				r.failf("%v", err)
+			}
+			maxTs = i.ModTime.UnixMilli()
+		}
+		goes := len(kept) > 1 && upper <= r.m.start ||
+			bySize && c.RetentionBytes >= 0 && size-s.Size() >= c.RetentionBytes ||
+			byTime && c.RetentionMs >= 0 && r.now-maxTs > c.RetentionMs
+		synced := !slices.ContainsFunc(l.sync.sealed, func(x sealedSegment) bool { return x.seg == s })
+		if !goes || upper > hw || !synced || len(kept) == 1 { // the active one rolls first
+			return max(r.m.start, kept[0].Base())
+		}
+		kept = kept[1:]
+	}
+}
+
+func (r *rig) deleteRecords() {
+	hw := r.m.highWatermark()
+	to := r.m.start + r.rng.Int64N(hw-r.m.start+1)
+	want := error(nil)
+	switch r.rng.IntN(12) {
+	case 0:
+		to = hw + 1 + r.rng.Int64N(5)
+		want = ErrOutOfRange
+	case 1:
+		to, want = -2, ErrOutOfRange
+	case 2:
+		to = hw
+	case 3:
+		to = r.rng.Int64N(r.m.start + 1)
+	}
+	after := r.m
+	if want == nil {
+		after = r.m.raise(to)
+	}
+	asked := to
+	if to == hw && r.rng.IntN(2) == 0 {
+		asked = -1
+	}
+	r.note("delete records below %d of %d to %d", asked, r.m.start, r.m.end)
+	call := func() error { return r.log.DeleteRecords(asked) }
+	if asked >= 0 && r.rng.IntN(4) == 0 { // as a follower learns it from its leader
+		call = func() error { return r.log.SetLogStart(asked) }
+		if want != nil {
+			after, want = r.m.raise(hw), nil
+		}
+	}
+	if err := r.do(after, call); !errors.Is(err, want) {
+		r.failf("delete records below %d: %v, want %v", asked, err, want)
+	}
 }
 
 func (r *rig) truncate() {
@@ -661,7 +784,7 @@ func (r *rig) reopen() {
 	r.must(after, func() error { return r.log.Close(r.time()) })
 	after = after.clone()
 	after.epoch = -1
-	after.epochs = epochsBelow(after.epochs, after.end)
+	after.epochs = epochsFound(after.epochs, after.start, after.end)
 	held := !r.o.Sole && r.rng.IntN(3) == 0
 	after.held = -1
 	if held {
@@ -711,7 +834,7 @@ func (r *rig) backup() {
 	want.batches = slices.Clip(want.batches[:want.holding(hw)])
 	want.end = hw
 	if n := len(want.batches); n < len(r.m.batches) {
-		want.end = min(hw, r.m.batches[n].base)
+		want.end = max(min(hw, r.m.batches[n].base), want.start)
 	}
 	r.backups = append(r.backups, backup{dir, want})
 }
@@ -719,7 +842,7 @@ func (r *rig) backup() {
 // checkBackup opens a backup on fs and compares it. Now and then it is written
 // to as well, which the log must not see.
 func (r *rig) checkBackup(fs *vfs.Mem, b backup, write bool) {
-	o := r.o
+	o := r.options()
 	o.FS = fs
 	l, err := Open(b.dir, o, r.time())
 	if err != nil {
@@ -731,7 +854,7 @@ func (r *rig) checkBackup(fs *vfs.Mem, b backup, write bool) {
 	if end := l.LogEndOffset(); end < want.end && (len(want.batches) == 0 || end > want.batches[len(want.batches)-1].last) {
 		want.end = end
 	}
-	want.epochs, want.hw, want.synced = epochsBelow(want.epochs, want.end), want.end, want.end
+	want.epochs, want.hw, want.synced = epochsFound(want.epochs, want.start, want.end), want.end, want.end
 	want.held, want.epoch = -1, -1
 	r.compare(l, want)
 	r.checkContent(l, want)
@@ -814,7 +937,7 @@ var rigSteps = []struct {
 	step   func(*rig)
 }{
 	{24, (*rig).appendRecords}, {8, (*rig).appendTrusted}, {12, (*rig).appendFollower}, {16, (*rig).sync}, {10, (*rig).setHW},
-	{5, (*rig).maintain}, {7, (*rig).truncate}, {2, (*rig).restart}, {3, (*rig).reopen}, {5, (*rig).beginEpoch}, {6, (*rig).heldTail},
+	{6, (*rig).maintain}, {4, (*rig).deleteRecords}, {7, (*rig).truncate}, {2, (*rig).restart}, {3, (*rig).reopen}, {5, (*rig).beginEpoch}, {6, (*rig).heldTail},
 	{1, (*rig).backup}, {1, (*rig).useBackup}, {3, (*rig).holdView}, {4, (*rig).releaseViews},
 }
 

@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -48,7 +49,7 @@ func (l *Log) view(offset, limit int64, maxBytes int, verify bool) (View, error)
 	for i := floorSegment(list, offset); i < len(list) && list[i].Base() < limit; i++ {
 		v, ok, err := list[i].View(offset, limit, maxBytes, verify, above)
 		if errors.Is(err, segment.ErrClosed) && l.segments.Load() != segments {
-			return l.view(offset, limit, maxBytes, verify) // a truncation put others in their place
+			return l.view(offset, limit, maxBytes, verify) // a truncation put others in their place, or they were deleted
 		}
 		if ok || err != nil {
 			return v, l.closedErr(err)
@@ -58,8 +59,12 @@ func (l *Log) view(offset, limit int64, maxBytes int, verify bool) (View, error)
 }
 
 // closedErr says what it means for a reader that a segment is closed: the log
-// is, or a truncation took the segment away.
+// is, or a truncation took the segment away. A log opened read-only misses the
+// file of a segment that its writer deleted.
 func (l *Log) closedErr(err error) error {
+	if l.o.ReadOnly && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read: %w: deleted meanwhile", ErrOutOfRange)
+	}
 	if !errors.Is(err, segment.ErrClosed) {
 		return err
 	}
@@ -210,12 +215,26 @@ func own(r record.Record, buf []byte) (record.Record, []byte) {
 // timestamp is at least ts (ms) and its timestamp; ok is false if there is none
 // below limit (log-format §8.3).
 func (l *Log) OffsetForTime(ts, limit int64) (offset, timestamp int64, ok bool, err error) {
-	if l.closed.Load() {
-		return 0, 0, false, ErrClosed
+	for {
+		if l.closed.Load() {
+			return 0, 0, false, ErrClosed
+		}
+		segments := l.segments.Load()
+		offset, timestamp, ok, err = l.offsetForTime(*segments, ts, limit)
+		if err == nil || l.segments.Load() == segments {
+			return offset, timestamp, ok, err
+		}
+		if !errors.Is(err, ErrOutOfRange) && !errors.Is(err, ErrClosed) {
+			return offset, timestamp, ok, err
+		}
+		// Segments were deleted meanwhile: the answer may lie in those that are left.
 	}
+}
+
+func (l *Log) offsetForTime(list []*segment.Segment, ts, limit int64) (offset, timestamp int64, ok bool, err error) {
 	start := l.LogStartOffset()
 	limit = min(limit, l.LogEndOffset())
-	for _, s := range *l.segments.Load() {
+	for _, s := range list {
 		if s.End() <= start || s.Size() == 0 {
 			continue
 		}

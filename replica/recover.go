@@ -44,8 +44,8 @@ func Open(dir string, o Options, now time.Time) (_ *Log, err error) {
 	l.spec = record.NewSpec()
 	l.heldAt.Store(-1)
 	l.epoch.Store(noEpoch)
-	l.so = segment.Options{FS: o.FS, Capacity: o.SegmentBytes, IndexInterval: o.IndexIntervalBytes,
-		WriteThrough: o.Sync == Always, Huge: o.Sync == Never, ReadOnly: o.ReadOnly, Maps: o.Maps}
+	l.cfg.Store(o.Config)
+	l.so = l.segmentOptions()
 	if !o.ReadOnly {
 		if err := o.FS.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -78,6 +78,7 @@ type recovery struct {
 
 	sizes    map[int64]int64 // base → size of the .log
 	hasIndex map[int64]bool
+	below    []int64 // bases of segments wholly below the log start: a deletion was interrupted
 	list     []*segment.Segment
 
 	vouched  int64 // below it an invalid batch is damage
@@ -340,6 +341,9 @@ func (r *recovery) readSlot() error {
 		base, size := r.lastFile()
 		i, err := l.o.FS.Stat(l.path(segment.FileName(base, ".log")))
 		r.boot = err == nil && size == st.activeSize && i.ModTime.UnixNano() == st.activeTime
+		if cp := l.o.Checkpoints; cp.Valid && cp.Clean {
+			r.old.logStart = max(st.logStart, cp.LogStart) // Kafka may have had the folder, and raised it
+		}
 		if !r.boot {
 			r.settled = 0
 			r.touched = err == nil && size != st.activeSize
@@ -349,7 +353,7 @@ func (r *recovery) readSlot() error {
 		r.vouched = st.end // damage below it is no torn tail
 		r.believed = st.end
 	}
-	if r.vouched <= st.logStart {
+	if r.vouched <= r.old.logStart {
 		r.vouched, r.believed = 0, 0 // a log that is empty, or was about to be
 	}
 	return nil
@@ -372,6 +376,10 @@ func (r *recovery) lastFile() (base, size int64) {
 func (r *recovery) openSegments() error {
 	l := r.l
 	bases := slices.Sorted(maps.Keys(r.sizes))
+	for len(bases) > 1 && bases[1] <= r.old.logStart {
+		r.below = append(r.below, bases[0])
+		bases = bases[1:]
+	}
 	for i, base := range bases {
 		known := false
 		if i+1 < len(bases) {
@@ -388,7 +396,7 @@ func (r *recovery) openSegments() error {
 			}
 			delete(r.hasIndex, base)
 		}
-		s, err := segment.Open(l.dir, base, r.sizes[base], &l.so, known || r.indexLeads(base))
+		s, err := segment.Open(l.dir, base, r.sizes[base], l.so, known || r.indexLeads(base))
 		if err != nil {
 			return err
 		}
@@ -592,7 +600,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 func (r *recovery) follows(i int, data []byte, pos, next int64) bool {
 	due, b := r.pastGap(i, next), record.Batch(data[pos:])
 	switch {
-	case !r.slot || r.old.flags&flagCut != 0:
+	case !r.slot || r.old.flags&flagCut != 0 || b.LastOffset() < r.old.logStart: // of the last the history says nothing
 		return true
 	case i+1 < len(r.list) && b.LastOffset() >= r.list[i+1].Base():
 		return false
@@ -792,11 +800,8 @@ func (r *recovery) findEpochs() error {
 			}
 		}
 	}
-	list = fromEnd(list, r.end)
-	if len(list) > 0 {
-		list = fromStart(list, r.logStart())
-	}
-	if len(r.list) == 0 { // emptied by TruncateFullyAndStartAt
+	list = recoveredEpochs(list, r.logStart(), r.end)
+	if len(r.list) == 0 && r.old.flags&flagCut != 0 { // emptied by TruncateFullyAndStartAt
 		list = nil
 	}
 	l.epochs.list = list
@@ -804,6 +809,19 @@ func (r *recovery) findEpochs() error {
 		return nil
 	}
 	return l.epochs.set(list) // before the slot vouches for the batches they came from
+}
+
+// recoveredEpochs drops the epochs nothing was written in. In an empty log that
+// cannot be told from one whose records were all deleted, and the newest epoch
+// stays: whoever compares logs must not take this one for older than it is.
+func recoveredEpochs(list []Epoch, start, end int64) []Epoch {
+	if start == end {
+		end++
+	}
+	if list = fromEnd(list, end); len(list) > 0 {
+		list = fromStart(list, start)
+	}
+	return list
 }
 
 func (r *recovery) logStart() int64 {
@@ -893,6 +911,16 @@ func (r *recovery) settle() error {
 		}
 	}
 	r.cutLater = nil
+	for _, base := range r.below { // the slot has the log start, durably
+		if err := segment.RemoveFiles(l.o.FS, l.dir, base, ""); err != nil {
+			return err
+		}
+	}
+	if len(r.below) > 0 {
+		if err := l.o.FS.SyncDir(l.dir); err != nil {
+			return err
+		}
+	}
 	if len(r.list) == 0 {
 		s, err := l.firstSegment(r.end)
 		if err != nil {
@@ -1058,7 +1086,7 @@ func (l *Log) takeCopy(s *segment.Segment) (*segment.Segment, error) {
 	if err := l.o.FS.SyncDir(l.dir); err != nil {
 		return s, fmt.Errorf("copy segment %s: %w", s.Name(), err)
 	}
-	fresh, err := segment.Open(l.dir, s.Base(), s.Size(), &l.so, true)
+	fresh, err := segment.Open(l.dir, s.Base(), s.Size(), l.so, true)
 	if err != nil {
 		return s, err
 	}
@@ -1077,11 +1105,11 @@ func (l *Log) takeCopy(s *segment.Segment) (*segment.Segment, error) {
 // sync error of the log's life, and the same again when called again. Views
 // stay valid until released.
 func (l *Log) Close(now time.Time) error {
-	l.closeOnce.Do(func() { l.closeErr = l.close() })
+	l.closeOnce.Do(func() { l.closeErr = l.close(now) })
 	return l.closeErr
 }
 
-func (l *Log) close() error {
+func (l *Log) close(now time.Time) error {
 	l.maint.Lock()
 	defer l.maint.Unlock()
 	l.appendMu.Lock()
@@ -1092,6 +1120,9 @@ func (l *Log) close() error {
 	err := l.Err()
 	if next != nil {
 		err = errors.Join(err, next.Remove())
+	}
+	if writable {
+		l.removeRetired(now.Add(math.MaxInt64), 0) // whatever their time; what is left the next open removes
 	}
 	if writable && !l.o.ReadOnly {
 		if e := l.closeClean(); e != nil && err == nil {

@@ -196,14 +196,17 @@ func sticks(err error) bool {
 type Next struct {
 	// SealedSync: StartSealedSync(now − SealedSyncDelay) has work.
 	SealedSync bool
-	// At is when the next sealed segment falls due, zero if none waits.
+	// At is when Maintain wants to be called again: a sealed segment or a deletion
+	// falls due. Zero if nothing waits.
 	At time.Time
 }
 
-// Maintain does what makes appends cheap: it allocates and populates ahead,
-// prepares the next segment. It may take as long as the disk does and holds no
+// Maintain does what makes appends cheap, it allocates and populates ahead and
+// prepares the next segment, and deletes what the configuration no longer keeps
+// (log-format §7.1). It may take as long as the disk does and holds no
 // lock that an append needs. An error (a full disk) is only news: the append
-// that needs the space will ask again and say so.
+// that needs the space will ask again and say so; a failed sync of a deletion
+// sticks.
 func (l *Log) Maintain(now time.Time) (n Next, err error) {
 	if l.o.ReadOnly {
 		return n, nil
@@ -214,6 +217,10 @@ func (l *Log) Maintain(now time.Time) (n Next, err error) {
 		return n, nil
 	}
 	err = l.aheadLocked()
+	due, e := l.retain(now)
+	if err = errors.Join(err, e); l.Err() != nil {
+		return n, err
+	}
 	l.sync.mu.Lock()
 	defer l.sync.mu.Unlock()
 	for i := range l.sync.sealed {
@@ -226,6 +233,9 @@ func (l *Log) Maintain(now time.Time) (n Next, err error) {
 		}
 	}
 	n.SealedSync = len(l.sync.sealed) > 0 && !n.At.After(now) || len(l.sync.sealed) >= maxSealed
+	if !due.IsZero() && (n.At.IsZero() || due.Before(n.At)) {
+		n.At = due
+	}
 	return n, err
 }
 

@@ -351,6 +351,11 @@ func (l *Log) restart(offset int64) error {
 	if err := l.freezeAll(); err != nil {
 		return err
 	}
+	// A deleted segment's file that kept its name would be in the way of the log
+	// that begins below it.
+	if err := l.renameRetired(); err != nil {
+		return fmt.Errorf("restart log: %w", err)
+	}
 	l.epoch.Store(noEpoch)
 	list := *l.segments.Load()
 	err := l.lowerSlot(slotState{end: offset, logStart: offset})
@@ -390,7 +395,7 @@ func (l *Log) endCut() {
 // firstSegment makes the only segment of an empty log. Appends are kept out.
 func (l *Log) firstSegment(offset int64) (s *segment.Segment, err error) {
 	if s = l.next.Swap(nil); s == nil {
-		if s, err = segment.Create(l.dir, &l.so, 1, false); err != nil {
+		if s, err = segment.Create(l.dir, l.so, 1, false); err != nil {
 			return nil, err
 		}
 	}

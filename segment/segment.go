@@ -66,6 +66,9 @@ type Options struct {
 	Capacity int64
 	// IndexInterval is how many log bytes pass between two index entries.
 	IndexInterval int64
+	// IndexBytes bounds each index file: a segment with a full one takes no more
+	// batches. 0: as large as the capacity asks for.
+	IndexBytes int64
 	// WriteThrough appends by pwrite instead of through the map (architecture,
 	// decision 4): every flush write-protects mapped pages, and the next store
 	// would fault again.
@@ -118,6 +121,7 @@ type Segment struct {
 
 	// appender only
 	lastEntry int64 // log bytes since the last index entry
+	full      bool  // an index is, by Options.IndexBytes
 	maxTs     atomic.Int64
 	maxTsAt   int64 // last offset of the earliest batch that holds maxTs
 }
@@ -147,10 +151,11 @@ func ParseName(name, suffix string) (base int64, ok bool) {
 // Kafka ignores x.tmp names.
 const TmpPrefix = "tidemark-next"
 
-func (s *Segment) indexOptions(trust bool) index.Options {
+// indexOptions are those of an index of at most so many entries.
+func (s *Segment) indexOptions(trust bool, most int64) index.Options {
 	interval := max(s.o.IndexInterval, record.HeaderSize)
 	return index.Options{
-		MaxEntries: int(min(s.cap/interval+16, 1<<28)),
+		MaxEntries: int(min(s.cap/interval+16, max(most, 2), 1<<28)),
 		Writable:   !s.o.ReadOnly,
 		Trust:      trust,
 		OnMap:      s.indexMap,
@@ -240,11 +245,11 @@ func (s *Segment) Activate(base int64) (err error) {
 }
 
 func (s *Segment) openIndexes(trust bool) error {
-	idx, err := index.OpenOffset(s.o.FS, s.path(".index"), s.base, s.indexOptions(trust))
+	idx, err := index.OpenOffset(s.o.FS, s.path(".index"), s.base, s.indexOptions(trust, s.o.indexEntries(index.OffsetEntrySize)))
 	if err != nil {
 		return err
 	}
-	tix, err := index.OpenTime(s.o.FS, s.path(".timeindex"), s.base, s.indexOptions(trust))
+	tix, err := index.OpenTime(s.o.FS, s.path(".timeindex"), s.base, s.indexOptions(trust, s.o.indexEntries(index.TimeEntrySize)))
 	if err != nil {
 		return err
 	}
@@ -337,7 +342,32 @@ func (s *Segment) Publish(end, size int64) {
 // the segment, allocated or not.
 func (s *Segment) Fits(n int, lastOffset int64) bool {
 	rel := lastOffset - s.base
-	return s.Size()+int64(n) <= s.cap && rel >= 0 && rel <= MaxRelative
+	return s.Size()+int64(n) <= s.cap && rel >= 0 && rel <= MaxRelative && !s.full
+}
+
+// noteFull looks whether an index is full (log-format §3.5).
+func (s *Segment) noteFull() {
+	s.full = s.Size() > 0 && (int64(s.idx.Len()) >= s.o.indexEntries(index.OffsetEntrySize) ||
+		int64(s.tix.Len()) >= s.o.indexEntries(index.TimeEntrySize)-1) // the last is for FinalEntry
+}
+
+// indexEntries is how many entries of so many bytes an index may have.
+func (o *Options) indexEntries(bytes int64) int64 {
+	if o.IndexBytes <= 0 {
+		return math.MaxInt64
+	}
+	return o.IndexBytes / bytes
+}
+
+// FirstTimestamp is the largest timestamp of the first batch in ms, NoTimestamp
+// if there is none or it cannot be read.
+func (s *Segment) FirstTimestamp() int64 {
+	ts := int64(record.NoTimestamp)
+	_ = s.Walk(0, func(_ Frame, b []byte) bool {
+		ts = maxTimestamp(b)
+		return false
+	})
+	return ts
 }
 
 // Room reports whether n more bytes have blocks on disk.
@@ -383,6 +413,7 @@ func (s *Segment) IndexBatch(pos int64, n int, lastOffset, maxTs int64) (indexed
 		}
 		if s.idx.Append(lastOffset, pos) == nil {
 			s.lastEntry, indexed = 0, true
+			s.noteFull()
 		}
 	}
 	s.lastEntry += int64(n)
@@ -629,6 +660,7 @@ func (s *Segment) Reload() error {
 		pos = p
 	}
 	s.lastEntry = s.Size() - pos
+	s.noteFull()
 	return s.each(pos, func(f Frame, b []byte) bool {
 		if ts := maxTimestamp(b); ts > s.maxTs.Load() {
 			s.maxTs.Store(ts)
@@ -664,6 +696,7 @@ func (s *Segment) ResetIndexes() error {
 	s.maxTs.Store(-1)
 	s.maxTsAt = -1
 	s.lastEntry = 0
+	s.full = false
 	return errors.Join(s.idx.Reset(), s.tix.Reset())
 }
 
@@ -692,15 +725,40 @@ func (s *Segment) Close() error {
 	return err
 }
 
-// Remove closes the segment and deletes its files, the log last: recovery takes
-// an index without a log for a leftover, never the other way round.
+// Remove closes the segment and deletes its files.
 func (s *Segment) Remove() error {
 	err := s.Close()
 	if s.base < 0 {
 		return errors.Join(err, s.o.FS.Remove(filepath.Join(s.dir, TmpPrefix+".log.tmp")))
 	}
-	for _, suffix := range []string{".timeindex", ".index", ".txnindex", ".snapshot", ".log"} {
-		if e := s.o.FS.Remove(s.path(suffix)); e != nil && !errors.Is(e, fs.ErrNotExist) {
+	return errors.Join(err, RemoveFiles(s.o.FS, s.dir, s.base, ""))
+}
+
+// suffixes of the files that go with a segment, the log last: recovery takes an
+// index without a log for a leftover, never the other way round.
+var suffixes = [...]string{".timeindex", ".index", ".txnindex", ".snapshot", ".log"}
+
+// DeletedSuffix is what the names of a deleted segment's files end in until they
+// are removed (log-format §7.1).
+const DeletedSuffix = ".deleted"
+
+// RemoveFiles removes the files of a segment that is not open, under their names
+// with the given suffix, "" or DeletedSuffix. Missing ones are no error.
+func RemoveFiles(fsys vfs.FS, dir string, base int64, suffix string) (err error) {
+	for _, x := range suffixes {
+		if e := fsys.Remove(filepath.Join(dir, FileName(base, x)+suffix)); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// RetireFiles gives the files of a segment that is not open the names of deleted
+// ones. Missing ones are no error; after another one it may be called again.
+func RetireFiles(fsys vfs.FS, dir string, base int64) (err error) {
+	for _, x := range suffixes {
+		name := filepath.Join(dir, FileName(base, x))
+		if e := fsys.Rename(name, name+DeletedSuffix); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
 	}
