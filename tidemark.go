@@ -19,16 +19,16 @@ package tidemark
 import (
 	"context"
 	"errors"
-	"io/fs"
+	"fmt"
 	"iter"
 	"log/slog"
 	"math"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/replica"
 	"github.com/tidemark-log/tidemark/segment"
@@ -90,6 +90,26 @@ type Options struct {
 	// PopulateBytes is how far ahead of the end page faults are taken by a
 	// goroutine. Default 8 MiB, at most 64 MiB; not under Always.
 	PopulateBytes int64
+
+	// Retention is how long records are kept: a segment is deleted some time
+	// after its newest record got older, the one that is appended to as well.
+	// Default 0, for ever; at least 1 ms. See docs/retention.md.
+	Retention time.Duration
+	// RetentionBytes is how much is kept: the oldest segment is deleted once the
+	// others hold so many bytes, so the log holds up to a segment more. Default
+	// 0, any amount.
+	RetentionBytes int64
+	// SegmentAge ends a segment when an append is so much younger than its first
+	// batch, full or not, which lets Retention be finer. Default: Retention, at
+	// most 7 days; without Retention a segment ends when it is full.
+	SegmentAge time.Duration
+	// TimestampAhead is how far ahead of the clock a record may be dated; one
+	// beyond it is refused, since it would keep its segment until then. Default:
+	// 1 h with Retention, else any.
+	TimestampAhead time.Duration
+	// LogAppendTime gives each record the time of its append, whatever it says.
+	LogAppendTime bool
+
 	// ReadOnly opens without a lock, beside a writer too, and changes nothing.
 	// What is seen is the log as it was at the open.
 	ReadOnly bool
@@ -145,15 +165,55 @@ func Open(dir string, o Options) (*Log, error) {
 }
 
 func (o *Options) replica() replica.Options {
-	return replica.Options{Sync: o.Sync, SyncInterval: o.SyncInterval, SegmentBytes: o.SegmentBytes,
+	ro := replica.Options{Sync: o.Sync, SyncInterval: o.SyncInterval, SegmentBytes: o.SegmentBytes,
 		IndexIntervalBytes: o.IndexIntervalBytes, MaxBatchBytes: o.MaxBatchBytes, PopulateBytes: o.PopulateBytes,
 		ReadOnly: o.ReadOnly, Progress: o.OnRecovery, Logger: o.Logger, Sole: true}
+	c := replica.EmbeddedConfig()
+	if o.Retention != 0 {
+		c.RetentionMs = wholeMs(o.Retention)
+		c.SegmentMs = max(min(c.RetentionMs, (7*24*time.Hour).Milliseconds()), 1)
+		c.TimestampAfterMaxMs = time.Hour.Milliseconds()
+		// What is kept for a minute only is not looked at every five.
+		ro.RetentionInterval = min(max(o.Retention, time.Second), 5*time.Minute)
+	}
+	if o.RetentionBytes != 0 {
+		c.RetentionBytes = negative(o.RetentionBytes)
+	}
+	if o.SegmentAge != 0 {
+		c.SegmentMs = wholeMs(o.SegmentAge)
+	}
+	if o.TimestampAhead != 0 {
+		c.TimestampAfterMaxMs = wholeMs(o.TimestampAhead)
+	}
+	if o.LogAppendTime {
+		c.TimestampType = record.LogAppendTime
+	}
+	ro.Config = &c
+	return ro
+}
+
+// wholeMs is d in ms, at least 1; a negative one is no duration that a setting
+// takes.
+func wholeMs(d time.Duration) int64 {
+	if d < 0 {
+		return negative(-1)
+	}
+	return max(d.Milliseconds(), 1)
+}
+
+// negative keeps -1, which stands for no limit in Kafka's settings, from those
+// that mean something else by it.
+func negative(v int64) int64 {
+	if v < 0 {
+		return min(v, -2)
+	}
+	return v
 }
 
 func (l *Log) open(dir string, ro replica.Options) (*Log, error) {
 	if !ro.ReadOnly {
-		if err := os.MkdirAll(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
+		if err := vfs.MkdirAll(vfs.OS, dir); err != nil {
+			return nil, fmt.Errorf("open log %s: %w", dir, err)
 		}
 	}
 	now := time.Now()
@@ -210,8 +270,9 @@ func (l *Log) wakeTails() {
 // the first. When it returns, the records are kept as the sync mode says. The
 // slices are not kept.
 //
-// Errors: ErrTooLarge; ErrClosed; ErrReadOnly; *CorruptError for a damaged log;
-// an error of the file system such as a full disk, after which nothing was
+// Errors: ErrTooLarge; *record.ClientError for a timestamp beyond
+// TimestampAhead; ErrClosed; ErrReadOnly; *CorruptError for a damaged log; an
+// error of the file system such as a full disk, after which nothing was
 // appended and the log goes on; ErrFailed after a failed write or sync, and from
 // then on for every append: what was appended but not acknowledged may or may
 // not be there after the log is opened again.
@@ -412,6 +473,16 @@ func (l *Log) maintain(interval time.Duration) {
 		}
 	}
 }
+
+// DeleteRecords makes offset the first that can be read; −1 deletes everything up
+// to the high watermark. It is durable when it returns. Reads below it are
+// ErrOutOfRange from then on, views of it stay valid until released, and segments
+// wholly below it are deleted in the background. At or below the log start it
+// does nothing.
+//
+// Errors: ErrOutOfRange if offset is below −1 or above the high watermark;
+// ErrClosed, ErrReadOnly, ErrFailed, *CorruptError as of Append.
+func (l *Log) DeleteRecords(offset int64) error { return l.log.DeleteRecords(offset) }
 
 // LogStartOffset is the first offset that may be read.
 func (l *Log) LogStartOffset() int64 { return l.log.LogStartOffset() }

@@ -88,6 +88,17 @@ func DefaultConfig() Config {
 	}
 }
 
+// EmbeddedConfig returns the defaults of a log that is no topic's: segments of 64
+// MiB, nothing is deleted, no segment ends because of its age, timestamps may be
+// any.
+func EmbeddedConfig() Config {
+	c := DefaultConfig()
+	c.SegmentBytes = 64 << 20
+	c.SegmentMs, c.TimestampAfterMaxMs = noLimit, noLimit
+	c.RetentionMs = -1
+	return c
+}
+
 const (
 	weekMs  = 7 * 24 * 3_600_000
 	noLimit = math.MaxInt64
@@ -273,33 +284,23 @@ func (c *Config) rules(nowMs int64) record.ClientRules {
 
 // config fills Options.Config from the fields beside it, and checks it.
 func (o *Options) config() error {
+	c := EmbeddedConfig()
 	if o.Config != nil {
-		if o.SegmentBytes != 0 || o.IndexIntervalBytes != 0 || o.MaxBatchBytes != 0 {
-			return errors.New("options SegmentBytes, IndexIntervalBytes, MaxBatchBytes: set beside Config, which has them")
-		}
-		c := *o.Config
-		o.Config = &c
-		return c.check()
+		c = *o.Config
 	}
-	c := DefaultConfig()
-	c.SegmentBytes = 64 << 20
-	c.SegmentMs, c.RetentionMs = math.MaxInt64, -1
-	c.SegmentIndexBytes = math.MaxInt32
-	c.TimestampAfterMaxMs = math.MaxInt64
 	if o.SegmentBytes != 0 {
 		c.SegmentBytes = o.SegmentBytes
 	}
 	if o.IndexIntervalBytes != 0 {
 		c.IndexIntervalBytes = o.IndexIntervalBytes
 	}
-	c.MaxBatchBytes = min(c.MaxBatchBytes, c.SegmentBytes)
 	if o.MaxBatchBytes != 0 {
 		c.MaxBatchBytes = int64(o.MaxBatchBytes)
 	}
 	o.Config = &c
 	err := c.check()
-	if err == nil && c.MaxBatchBytes > c.SegmentBytes {
-		err = fmt.Errorf("option MaxBatchBytes: %d, want at most SegmentBytes, %d", c.MaxBatchBytes, c.SegmentBytes)
+	if err == nil && int64(o.MaxBatchBytes) > c.SegmentBytes {
+		err = fmt.Errorf("option MaxBatchBytes: %d, want at most SegmentBytes, %d", o.MaxBatchBytes, c.SegmentBytes)
 	}
 	return err
 }

@@ -160,7 +160,7 @@ func (c *crasher) write(img *vfs.Mem, name string, b []byte, at int64) {
 // judge opens a log on a disk that a crash left, crashes that recovery as well,
 // and checks what it came up with. It returns the log and its model.
 func (c *crasher) open2(img *vfs.Mem, from crash) (_ *Log, _ *model, durable slotState) {
-	o := c.options()
+	o := c.o
 	o.FS, o.Maps = splitFS{img, c.rng}, segment.NewMaps(1000)
 	o.Held = !o.Sole && c.rng.IntN(4) == 0
 	again := from

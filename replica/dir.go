@@ -83,8 +83,8 @@ type Dir struct {
 	closed bool
 }
 
-// OpenDir opens a data folder, making it if there is none (its parent must
-// exist). The clean marker is taken away, durably, before any log is touched
+// OpenDir opens a data folder, making it and the parents it lacks, durably, if
+// there is none. The clean marker is taken away, durably, before any log is touched
 // (log-format §4.1). Checkpoints that cannot be read are missing, with a
 // warning; they are hints for logs without a slot.
 //
@@ -102,7 +102,7 @@ func OpenDir(dir string, o DirOptions, now time.Time) (_ *Dir, err error) {
 		}
 	}()
 	d := &Dir{o: o, dir: dir, logs: map[TopicPartition]*Log{}}
-	if err := o.FS.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := vfs.MkdirAll(o.FS, dir); err != nil {
 		return nil, err
 	}
 	if d.lock, err = o.FS.Lock(d.path(dirLockName)); err != nil {
@@ -142,6 +142,10 @@ func (d *Dir) openMeta(now time.Time) error {
 	b, err := vfs.ReadFile(d.o.FS, d.path(metaName), smallFileLimit)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		// Whoever made the folder may have been killed before its name was synced.
+		if err := vfs.SyncParent(d.o.FS, d.dir); err != nil {
+			return err
+		}
 		id, cluster := newUUID(), d.o.ClusterID
 		if cluster == "" {
 			cluster = newUUID().String()
@@ -268,13 +272,23 @@ func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) 
 		d.logs[p] = l
 	}()
 	if !o.ReadOnly {
-		if err := d.openPartition(name, topicID); err != nil {
+		made, err := d.openPartition(name, topicID)
+		if err != nil {
 			return nil, err
+		}
+		if made { // what the checkpoints say is of one that is gone
+			d.mu.Lock()
+			for _, m := range []map[TopicPartition]int64{d.recovery, d.high, d.start} {
+				delete(m, p)
+			}
+			d.mu.Unlock()
 		}
 	}
 	o.FS = d.o.FS
 	o.inDir = true
+	d.mu.Lock()
 	o.Checkpoints = Checkpoints{Valid: true, RecoveryPoint: at(d.recovery, p), HighWatermark: at(d.high, p), LogStart: at(d.start, p), Clean: d.clean}
+	d.mu.Unlock()
 	if o.Logger == nil {
 		o.Logger = d.o.Logger
 	}
@@ -288,16 +302,18 @@ func at(m map[TopicPartition]int64, p TopicPartition) int64 {
 	return -1
 }
 
-// openPartition makes the folder and its partition.metadata.
-func (d *Dir) openPartition(name string, id UUID) error {
+// openPartition makes the folder and its partition.metadata, and reports whether
+// there was no folder.
+func (d *Dir) openPartition(name string, id UUID) (made bool, err error) {
 	dir := d.path(name)
-	err := d.o.FS.Mkdir(dir)
+	err = d.o.FS.Mkdir(dir)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+		return false, err
 	}
-	if err == nil {
+	made = err == nil
+	if made {
 		if err := d.o.FS.SyncDir(d.dir); err != nil {
-			return err
+			return made, err
 		}
 	}
 	file := filepath.Join(dir, partitionName)
@@ -305,20 +321,20 @@ func (d *Dir) openPartition(name string, id UUID) error {
 	if err == nil {
 		have, err := checkpoint.ParsePartition(b)
 		if err != nil {
-			return fmt.Errorf("read %s: %w", filepath.Join(name, partitionName), err)
+			return made, fmt.Errorf("read %s: %w", filepath.Join(name, partitionName), err)
 		}
 		if id != (UUID{}) && have.TopicID != id {
-			return fmt.Errorf("open log %s: %w: found %s, want %s", name, ErrTopicID, have.TopicID, id)
+			return made, fmt.Errorf("open log %s: %w: found %s, want %s", name, ErrTopicID, have.TopicID, id)
 		}
-		return nil
+		return made, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return made, err
 	}
 	if id == (UUID{}) {
 		id = newUUID()
 	}
-	return vfs.WriteFileAtomic(d.o.FS, file, checkpoint.AppendPartition(nil, checkpoint.Partition{TopicID: id}))
+	return made, vfs.WriteFileAtomic(d.o.FS, file, checkpoint.AppendPartition(nil, checkpoint.Partition{TopicID: id}))
 }
 
 // Forget ends Dir's knowledge of a log that was closed by itself. The next

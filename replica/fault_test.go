@@ -208,6 +208,23 @@ func (x *faultLog) maintain() error {
 	return err
 }
 
+// deleteRecords drops all below the high watermark but one.
+func (x *faultLog) deleteRecords() error {
+	to := x.l.HighWatermark() - 1
+	x.next.start = max(x.next.start, to)
+	return x.l.DeleteRecords(to)
+}
+
+// deleteFiles has Maintain remove what lies below the log start, and then its
+// renamed files.
+func (x *faultLog) deleteFiles() error {
+	if _, err := x.l.Maintain(faultTime); err != nil {
+		return err
+	}
+	_, err := x.l.Maintain(faultTime.Add(time.Hour))
+	return err
+}
+
 func (x *faultLog) truncate(to int64) func() error {
 	return func() error {
 		x.next = x.want.cut(to)
@@ -350,6 +367,14 @@ func (x *faultLog) whole() (steps []step) {
 	add("open a closed log", x.open)
 	add("begin epoch 5", x.lead(5))
 	add("append", x.append(2, 500))
+	add("sync", x.sync)
+	add("raise", x.raise)
+	add("delete records", x.deleteRecords)
+	add("delete their files", x.deleteFiles)
+	add("append", x.append(2, 500))
+	add("close", x.close)
+	add("open a log that lost its beginning", x.open)
+	add("begin epoch 5", x.lead(5))
 	add("restart", x.restart(1000))
 	add("begin epoch 6", x.lead(6))
 	add("append", x.append(2, 500))
@@ -711,7 +736,7 @@ func (x *faultLog) isDead(s step, when string) {
 	}
 	refused := map[string]error{
 		"SyncNow": l.SyncNow(), "BeginEpoch": l.BeginEpoch(100), "Truncate": l.Truncate(0), "TruncateFullyAndStartAt": l.TruncateFullyAndStartAt(0),
-		"Writable": l.Writable(),
+		"Writable": l.Writable(), "DeleteRecords": l.DeleteRecords(0), "SetLogStart": l.SetLogStart(0),
 	}
 	_, refused["AppendRecords"] = l.AppendRecords(x.records(1, 10), faultTime)
 	for name, err := range refused {

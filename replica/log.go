@@ -103,9 +103,8 @@ type Options struct {
 	// its leader took. Default 1 MiB + 12 B (Kafka's max.message.bytes); it may
 	// not pass SegmentBytes.
 	MaxBatchBytes int
-	// Config is the topic's configuration, and takes the place of the three
-	// fields above. Default: they, and for the rest DefaultConfig, but that
-	// nothing is deleted, no segment rolls by time and timestamps may be any.
+	// Config is the topic's configuration; the three fields above, where they are
+	// not zero, take the place of its own. Default EmbeddedConfig.
 	Config *Config
 	// RetentionInterval is how often Maintain looks for segments to delete by
 	// age (Kafka's log.retention.check.interval.ms), for the first time after 30

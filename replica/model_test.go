@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -230,7 +231,6 @@ type rig struct {
 	mem     *vfs.Mem
 	fs      vfs.FS // what the log sees
 	o       Options
-	conf    *Config // takes the place of the fields of o that it has; nil: none
 	log     *Log
 	m       *model
 	now     int64 // ms
@@ -294,7 +294,7 @@ func newRig(seed uint64) *rig {
 		c.RetentionBytes = []int64{-1, 0, 1, 3}[r.rng.IntN(4)] * r.o.SegmentBytes
 		c.RetentionBytes = max(c.RetentionBytes, -1)
 		c.FileDeleteDelayMs = r.rng.Int64N(2) * 3000
-		r.conf = &c
+		r.o.Config = &c
 		r.o.RetentionInterval = time.Millisecond
 	}
 	r.note("seed %d: sync %v, sole %v, segments of %d, index interval %d", seed, r.o.Sync, r.o.Sole, r.o.SegmentBytes, r.o.IndexIntervalBytes)
@@ -354,17 +354,8 @@ func (r *rig) must(after *model, f func() error) {
 	}
 }
 
-// options are those to open with.
-func (r *rig) options() Options {
-	o := r.o
-	if r.conf != nil {
-		o.Config, o.SegmentBytes, o.IndexIntervalBytes, o.MaxBatchBytes = r.conf, 0, 0, 0
-	}
-	return o
-}
-
 func (r *rig) open(held bool) {
-	o := r.options()
+	o := r.o
 	o.Held = held
 	r.note("open held=%v", held)
 	// What a reopen after a clean close finds is known; see reopen.
@@ -446,7 +437,22 @@ func (r *rig) compacted(recs []record.Record, base int64, epoch int32) record.Ba
 	if err != nil {
 		r.failf("build batch: %v", err)
 	}
+	if r.rng.IntN(6) == 0 {
+		return emptied(b)
+	}
 	return slices.Clone(b)
+}
+
+// emptied is the header that compaction leaves of a batch (log-format §2.6).
+func emptied(b record.Batch) record.Batch {
+	e := slices.Clone(b[:record.HeaderSize])
+	be := binary.BigEndian
+	be.PutUint32(e[8:], record.HeaderSize-12)
+	e[22] &^= 7 // codec
+	be.PutUint64(e[27:], math.MaxUint64)
+	be.PutUint32(e[57:], 0)
+	be.PutUint32(e[17:], e.ComputeCRC())
+	return e
 }
 
 func (r *rig) appendRecords() {
@@ -660,8 +666,7 @@ func (r *rig) retained() int64 {
 	l, c := r.log, r.log.Config()
 	list := *l.segments.Load()
 	kept := list
-	byTime := !l.keep.next.IsZero() && !r.time().Before(l.keep.next) || l.keep.waits
-	bySize := byTime || len(list) != l.keep.segments
+	byTime := c.RetentionMs >= 0 && !l.keep.next.IsZero() && !r.time().Before(l.keep.next) || c.RetentionMs >= 0 && l.keep.waits
 	hw := r.m.highWatermark()
 	for {
 		s, upper := kept[0], kept[0].End()
@@ -687,8 +692,8 @@ func (r *rig) retained() int64 {
 			maxTs = i.ModTime.UnixMilli()
 		}
 		goes := len(kept) > 1 && upper <= r.m.start ||
-			bySize && c.RetentionBytes >= 0 && size-s.Size() >= c.RetentionBytes ||
-			byTime && c.RetentionMs >= 0 && r.now-maxTs > c.RetentionMs
+			c.RetentionBytes >= 0 && size-s.Size() >= c.RetentionBytes ||
+			byTime && r.now-maxTs > c.RetentionMs
 		synced := !slices.ContainsFunc(l.sync.sealed, func(x sealedSegment) bool { return x.seg == s })
 		if !goes || upper > hw || !synced || len(kept) == 1 { // the active one rolls first
 			return max(r.m.start, kept[0].Base())
@@ -842,7 +847,7 @@ func (r *rig) backup() {
 // checkBackup opens a backup on fs and compares it. Now and then it is written
 // to as well, which the log must not see.
 func (r *rig) checkBackup(fs *vfs.Mem, b backup, write bool) {
-	o := r.options()
+	o := r.o
 	o.FS = fs
 	l, err := Open(b.dir, o, r.time())
 	if err != nil {

@@ -36,6 +36,7 @@ func (l *Log) view(offset, limit int64, maxBytes int, verify bool) (View, error)
 	if l.closed.Load() {
 		return View{}, ErrClosed
 	}
+	segments := l.segments.Load() // before the log start, which is raised before any of them goes
 	end := l.LogEndOffset()
 	if offset < l.logStart.Load() || offset > end || offset > limit {
 		return View{}, fmt.Errorf("read at offset %d: %w: %d to %d", offset, ErrOutOfRange, l.logStart.Load(), min(limit, end))
@@ -44,7 +45,6 @@ func (l *Log) view(offset, limit int64, maxBytes int, verify bool) (View, error)
 		return View{}, nil
 	}
 	above := limit > l.HighWatermark()
-	segments := l.segments.Load()
 	list := *segments
 	for i := floorSegment(list, offset); i < len(list) && list[i].Base() < limit; i++ {
 		v, ok, err := list[i].View(offset, limit, maxBytes, verify, above)

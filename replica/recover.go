@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -883,7 +882,7 @@ func (r *recovery) settle() error {
 		st = slotState{}
 		rand.Read(st.logID[:])
 		// Nothing in the folder counts before its own name is on disk (C019).
-		if err := l.o.FS.SyncDir(filepath.Dir(l.dir)); err != nil {
+		if err := vfs.SyncParent(l.o.FS, l.dir); err != nil {
 			return err
 		}
 	}

@@ -26,11 +26,10 @@ import (
 
 // retention is what Maintain knows about deleting.
 type retention struct {
-	next     time.Time // when age and size are looked at next; zero: not known yet
-	segments int       // how many there were when sizes were looked at last
-	waits    bool      // a segment that is to go is not synced yet
-	warned   int64     // base of the segment last warned of + 1
-	retired  []retired
+	next    time.Time // when ages are looked at next; zero: not known yet
+	waits   bool      // a segment that is to go is not synced yet
+	warned  int64     // base of the segment last warned of + 1
+	retired []retired
 }
 
 // retired is a segment whose files are to be removed.
@@ -40,7 +39,7 @@ type retired struct {
 	renamed bool
 }
 
-// soon has the next Maintain look at everything.
+// soon has the next Maintain look at ages too.
 func (k *retention) soon() {
 	if !k.next.IsZero() {
 		k.next = time.UnixMilli(0)
@@ -128,13 +127,13 @@ func (l *Log) retain(now time.Time) (due time.Time, err error) {
 	if k.next.IsZero() {
 		k.next = now.Add(min(l.o.RetentionInterval, firstRetention))
 	}
-	limited := c.Delete && (c.RetentionMs >= 0 || c.RetentionBytes >= 0)
 	list := *l.segments.Load()
-	byTime := !now.Before(k.next) || k.waits
+	aged := c.Delete && c.RetentionMs >= 0
+	byTime := aged && (k.waits || !now.Before(k.next))
 	if byTime {
 		k.next = now.Add(l.o.RetentionInterval)
 	}
-	n, all := l.expired(list, now, limited && (byTime || len(list) != k.segments), byTime)
+	n, all := l.expired(list, now, byTime)
 	if all {
 		if err := l.rollIdle(now); err != nil {
 			return now.Add(l.o.RetentionInterval), err
@@ -147,9 +146,8 @@ func (l *Log) retain(now time.Time) (due time.Time, err error) {
 	if settled > 0 {
 		err = l.deleteFirst(list, settled, now)
 	}
-	k.segments = len(list) - settled
-	due = l.removeRetired(now, time.Duration(c.FileDeleteDelayMs)*time.Millisecond)
-	if limited && (due.IsZero() || k.next.Before(due)) {
+	due = l.removeRetired(now, time.Duration(min(c.FileDeleteDelayMs, 1<<40))*time.Millisecond)
+	if aged && (due.IsZero() || k.next.Before(due)) {
 		due = k.next
 	}
 	return due, err
@@ -158,13 +156,10 @@ func (l *Log) retain(now time.Time) (due time.Time, err error) {
 // expired returns how many of the first segments are to go, and whether all are:
 // then a new one must begin first. Each pass goes on where the one before ended
 // and stops at the first segment that stays (log-format §7.1).
-func (l *Log) expired(list []*segment.Segment, now time.Time, limits, byTime bool) (n int, all bool) {
+func (l *Log) expired(list []*segment.Segment, now time.Time, byTime bool) (n int, all bool) {
 	c, hw, start := l.cfg.Load(), l.HighWatermark(), l.LogStartOffset()
 	for n+1 < len(list) && list[n+1].Base() <= start {
 		n++
-	}
-	if !limits {
-		return n, false
 	}
 	may := func() bool { // the first that is left be deleted, for all the log knows
 		switch n {
@@ -175,7 +170,7 @@ func (l *Log) expired(list []*segment.Segment, now time.Time, limits, byTime boo
 		}
 		return list[n+1].Base() <= hw
 	}
-	if c.RetentionBytes >= 0 {
+	if c.Delete && c.RetentionBytes >= 0 {
 		excess := -c.RetentionBytes
 		for _, s := range list[n:] {
 			excess += s.Size()
@@ -185,7 +180,7 @@ func (l *Log) expired(list []*segment.Segment, now time.Time, limits, byTime boo
 			n++
 		}
 	}
-	for byTime && c.RetentionMs >= 0 && may() && l.isOld(list[n], now.UnixMilli(), c.RetentionMs) {
+	for byTime && may() && l.isOld(list[n], now.UnixMilli(), c.RetentionMs) {
 		n++
 	}
 	return n, n == len(list)

@@ -102,10 +102,10 @@ func (s *seenSet) put(b *seenBatch) {
 // and of a batch that was seen neither header nor checksum nor many records. ok
 // is false where it takes the longer way, which also finds what is wrong.
 func (l *Log) getNear(offset, limit int64, buf []byte) (rec record.Record, _ []byte, ok bool) {
+	list := *l.segments.Load() // before the log start
 	if l.closed.Load() || offset < l.logStart.Load() || limit > l.HighWatermark() {
 		return rec, buf, false
 	}
-	list := *l.segments.Load()
 	s := list[floorSegment(list, offset)]
 	last, pos, ok := s.Ceil(offset)
 	if !ok || last >= limit {

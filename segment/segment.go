@@ -736,7 +736,7 @@ func (s *Segment) Remove() error {
 
 // suffixes of the files that go with a segment, the log last: recovery takes an
 // index without a log for a leftover, never the other way round.
-var suffixes = [...]string{".timeindex", ".index", ".txnindex", ".snapshot", ".log"}
+var suffixes = [...]string{".timeindex", ".index", ".txnindex", ".snapshot", ".dedupe", ".log"}
 
 // DeletedSuffix is what the names of a deleted segment's files end in until they
 // are removed (log-format §7.1).

@@ -6,7 +6,58 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"syscall"
 )
+
+// MkdirAll makes the directory dir and the parents that it lacks, each name
+// durable before anything is made below it: what is synced in dir later does not
+// hang from a name that a power cut takes away. A parent that is there may have
+// been left by a process that was killed before it got so far, so the deepest
+// one is synced too.
+func MkdirAll(fsys FS, dir string) error {
+	var missing []string // the deepest first
+	at := filepath.Clean(dir)
+	for {
+		info, err := fsys.Stat(at)
+		if err == nil && !info.IsDir {
+			return &fs.PathError{Op: OpMkdir.String(), Path: at, Err: syscall.ENOTDIR}
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(at) == at {
+			return err
+		}
+		missing = append(missing, at)
+		at = filepath.Dir(at)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := SyncParent(fsys, at); err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(missing) {
+		if err := fsys.Mkdir(d); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := fsys.SyncDir(filepath.Dir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SyncParent makes the name of a directory durable. A parent that this process
+// may not open is somebody else's, who made the name.
+func SyncParent(fsys FS, dir string) error {
+	err := fsys.SyncDir(filepath.Dir(filepath.Clean(dir)))
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}
 
 // Exists reports whether name exists. An error means that it cannot be known.
 func Exists(fsys FS, name string) (bool, error) {
