@@ -267,7 +267,7 @@ func TestEveryMethodAfterClose(t *testing.T) {
 				_, _, timeErr := l.OffsetForTime(time.UnixMilli(0))
 				for name, err := range map[string]error{
 					"Append": appendErr, "Append of nothing": noneErr, "AppendBatch": batchErr, "AppendAsync": asyncErr, "Read": readErr, "View": viewErr,
-					"Get": getErr, "Get at the end": getEndErr, "OffsetForTime": timeErr, "Sync": l.Sync(),
+					"Get": getErr, "Get at the end": getEndErr, "OffsetForTime": timeErr, "Sync": l.Sync(), "DeleteRecords": l.DeleteRecords(0),
 					"Verify":  l.Verify(func(*tidemark.CorruptError) bool { return true }),
 					"Records": ended(l.Records(0)), "Tail": ended(l.Tail(context.Background(), 0)),
 					"Backup": l.Backup(filepath.Join(t.TempDir(), "b")),

@@ -694,8 +694,7 @@ func (r *rig) retained() int64 {
 		goes := len(kept) > 1 && upper <= r.m.start ||
 			c.RetentionBytes >= 0 && size-s.Size() >= c.RetentionBytes ||
 			byTime && r.now-maxTs > c.RetentionMs
-		synced := !slices.ContainsFunc(l.sync.sealed, func(x sealedSegment) bool { return x.seg == s })
-		if !goes || upper > hw || !synced || len(kept) == 1 { // the active one rolls first
+		if !goes || upper > hw || len(kept) == 1 { // the active one rolls first
 			return max(r.m.start, kept[0].Base())
 		}
 		kept = kept[1:]

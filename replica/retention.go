@@ -135,17 +135,20 @@ func (l *Log) retain(now time.Time) (due time.Time, err error) {
 	}
 	n, all := l.expired(list, now, byTime)
 	if all {
-		if err := l.rollIdle(now); err != nil {
-			return now.Add(l.o.RetentionInterval), err
+		// The active one is looked at again once another took its place: until then
+		// it may grow.
+		n--
+		err = l.rollIdle(list[n])
+	}
+	k.waits = all
+	if n > 0 {
+		deleted, e := l.deleteFirst(list, n, now)
+		if err = errors.Join(err, e); l.Err() != nil {
+			return due, err
 		}
-		list = *l.segments.Load()
-		n = min(n, len(list)-1)
+		k.waits = k.waits || deleted < n
 	}
-	settled := l.settledPrefix(list[:n])
-	k.waits = settled < n
-	if settled > 0 {
-		err = l.deleteFirst(list, settled, now)
-	}
+	l.askForSize()
 	due = l.removeRetired(now, time.Duration(min(c.FileDeleteDelayMs, 1<<40))*time.Millisecond)
 	if aged && (due.IsZero() || k.next.Before(due)) {
 		due = k.next
@@ -186,6 +189,23 @@ func (l *Log) expired(list []*segment.Segment, now time.Time, byTime bool) (n in
 	return n, n == len(list)
 }
 
+// askForSize has the append ask for Maintain with which the log gets too large.
+// l.maint is held.
+func (l *Log) askForSize() {
+	c := l.cfg.Load()
+	if !c.Delete || c.RetentionBytes < 0 {
+		return
+	}
+	list := *l.segments.Load()
+	more := c.RetentionBytes + list[0].Size()
+	for _, s := range list {
+		more -= s.Size()
+	}
+	if more > 0 { // else it waits for the high watermark
+		l.workAt.Store(min(l.workAt.Load(), l.active.Load().Size()+more))
+	}
+}
+
 // isOld reports whether all records of a segment are older than ms. Where none
 // has a timestamp it is the file's time that counts. A timestamp from the future
 // keeps the segment, and all behind it, so somebody should know.
@@ -211,39 +231,30 @@ func (l *Log) isOld(s *segment.Segment, nowMs, ms int64) bool {
 	return nowMs-ts > ms
 }
 
-// rollIdle begins a new segment although nothing is appended. l.maint is held.
-func (l *Log) rollIdle(now time.Time) error {
-	s := l.active.Load()
+// rollIdle begins a new segment behind the active one although nothing is
+// appended. l.maint is held.
+func (l *Log) rollIdle(s *segment.Segment) error {
+	end := s.End()
 	if err := l.prepare(1); err != nil {
 		return err
 	}
 	l.appendMu.Lock()
 	defer l.appendMu.Unlock()
-	if l.active.Load() != s || l.next.Load() == nil || l.writable() != nil {
-		return nil // an append has rolled
+	if l.active.Load() != s || s.End() != end || l.next.Load() == nil {
+		return nil // there was an append
 	}
-	return l.rollLocked(s.End())
+	return l.rollLocked(end)
 }
 
-// settledPrefix returns how many of the first segments of list are wholly on
-// disk. No sync under way has to do with those.
-func (l *Log) settledPrefix(list []*segment.Segment) int {
-	l.sync.mu.Lock()
-	defer l.sync.mu.Unlock()
-	n := len(list)
-	for _, x := range l.sync.sealed {
-		if i := slices.Index(list, x.seg); i >= 0 {
-			n = min(n, i)
-		}
-	}
-	return n
-}
-
-// deleteFirst deletes the first n segments of list, which has more. l.maint is
-// held: appends only add to the log's list meanwhile.
-func (l *Log) deleteFirst(list []*segment.Segment, n int, now time.Time) error {
+// deleteFirst deletes the first n segments of list, which has more, but those
+// that a sync under way may have to do with: for them the next Maintain comes
+// back. l.maint is held: appends only add to the log's list meanwhile.
+func (l *Log) deleteFirst(list []*segment.Segment, n int, now time.Time) (deleted int, err error) {
 	if err := l.raiseStart(list[n].Base()); err != nil {
-		return err
+		return 0, err
+	}
+	if n = l.unsealFirst(list[:n]); n == 0 {
+		return 0, nil
 	}
 	l.appendMu.Lock()
 	rest := slices.Clone((*l.segments.Load())[n:])
@@ -262,9 +273,28 @@ func (l *Log) deleteFirst(list []*segment.Segment, n int, now time.Time) error {
 		l.o.Logger.Warn("files of a deleted segment not renamed, will be tried again", "dir", l.dir, "err", err)
 	}
 	if err := l.o.FS.SyncDir(l.dir); err != nil {
-		return l.fail("delete segments", err)
+		return n, l.fail("delete segments", err)
 	}
-	return nil
+	return n, nil
+}
+
+// unsealFirst takes segments that are about to be deleted out of what waits for a
+// sync: the log start is above them, so what they hold need not reach the disk.
+// It returns how many of the first have nothing to do with a sync under way.
+func (l *Log) unsealFirst(list []*segment.Segment) int {
+	l.sync.mu.Lock()
+	defer l.sync.mu.Unlock()
+	n := len(list)
+	if l.sync.inFlight {
+		for _, x := range l.sync.sealed {
+			if i := slices.Index(list, x.seg); i >= 0 {
+				n = min(n, i)
+			}
+		}
+		return n
+	}
+	l.sync.sealed = slices.DeleteFunc(l.sync.sealed, func(x sealedSegment) bool { return slices.Contains(list, x.seg) })
+	return n
 }
 
 // renameRetired gives the files of deleted segments their .deleted names, the
