@@ -48,6 +48,9 @@ type killBoard struct {
 	end    atomic.Int64              // the end of what was acknowledged
 	read   atomic.Int64              // and of what a reader was given
 	acked  [killWriters]atomic.Int64 // records of a writer that were acknowledged
+
+	deleting atomic.Int64 // up to where records were to be deleted,
+	deleted  atomic.Int64 // and were
 }
 
 func mapBoard(name string) (*killBoard, error) {
@@ -99,8 +102,18 @@ func killAudit(l *tidemark.Log, b *killBoard) (next [killWriters]int64, err erro
 	} else if err != nil && !errors.Is(err, tidemark.ErrReadOnly) {
 		return next, err
 	}
-	offset := int64(0)
-	for r, err := range l.Records(0) {
+	start := l.LogStartOffset()
+	if start < b.deleted.Load() || start > max(b.deleting.Load(), b.deleted.Load()) {
+		return next, fmt.Errorf("log start %d; it was raised to %d, and was to be to %d", start, b.deleted.Load(), b.deleting.Load())
+	}
+	offset := start
+	var seen [killWriters]bool
+	if start > 0 { // of a writer whose records are all gone
+		for w := range next {
+			next[w] = b.acked[w].Load()
+		}
+	}
+	for r, err := range l.Records(start) {
 		if err != nil {
 			return next, err
 		}
@@ -112,6 +125,10 @@ func killAudit(l *tidemark.Log, b *killBoard) (next [killWriters]int64, err erro
 			return next, fmt.Errorf("record %d follows %d", r.Offset, offset-1)
 		case err1 != nil || err2 != nil || writer >= killWriters:
 			return next, fmt.Errorf("record %d has key %q", r.Offset, r.Key)
+		case start > 0 && !seen[writer]:
+			seen[writer], next[writer] = true, seq
+		}
+		switch {
 		case seq != next[writer]:
 			return next, fmt.Errorf("record %d is number %d of writer %d; want %d", r.Offset, seq, writer, next[writer])
 		case len(r.Value) < 4 || crc32.ChecksumIEEE(r.Value[4:]) != binary.BigEndian.Uint32(r.Value):
@@ -146,9 +163,9 @@ func TestKillChild(t *testing.T) {
 	if arg == "" {
 		t.Skip("run by TestKill")
 	}
-	var mode, writers, quiet int
+	var mode, writers, quiet, deletes int
 	var seed uint64
-	if _, err := fmt.Sscan(arg, &mode, &writers, &seed, &quiet); err != nil {
+	if _, err := fmt.Sscan(arg, &mode, &writers, &seed, &quiet, &deletes); err != nil {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -169,14 +186,19 @@ func TestKillChild(t *testing.T) {
 		b.ready.Add(1)
 		var wg, reader sync.WaitGroup
 		reader.Go(func() {
-			for r, err := range l.Tail(t.Context(), l.LogEndOffset()) {
-				if err != nil {
-					if !errors.Is(err, tidemark.ErrClosed) {
-						t.Error(err)
+			for from := l.LogEndOffset(); ; from = l.LogStartOffset() { // overtaken by a deletion
+				for r, err := range l.Tail(t.Context(), from) {
+					if errors.Is(err, tidemark.ErrOutOfRange) {
+						break
 					}
-					return
+					if err != nil {
+						if !errors.Is(err, tidemark.ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					raise(&b.read, r.Offset+1)
 				}
-				raise(&b.read, r.Offset+1)
 			}
 		})
 		appends := 1 + rng.IntN(quiet)
@@ -187,6 +209,17 @@ func TestKillChild(t *testing.T) {
 					if next[w], err = killAppend(l, b, rng, w, next[w]); err != nil {
 						t.Error(err)
 						return
+					}
+					if w > 0 || deletes == 0 || rng.IntN(16) > 0 {
+						continue
+					}
+					if to := l.HighWatermark() - rng.Int64N(300); to > b.deleting.Load() {
+						b.deleting.Store(to)
+						if err := l.DeleteRecords(to); err != nil {
+							t.Error(err)
+							return
+						}
+						b.deleted.Store(to)
 					}
 				}
 			})
@@ -255,8 +288,8 @@ func killAppend(l *tidemark.Log, b *killBoard, rng *rand.Rand, w int, seq int64)
 
 // TestKill kills a process that writes with signal 9, at random moments of
 // appending, rolling, closing and recovering from the last kill. What was
-// acknowledged or read is there, in order and whole; nothing is called damage;
-// and the log goes on (C001, C007, C026).
+// acknowledged or read is there, in order and whole, and what was deleted is not
+// (C158); nothing is called damage; and the log goes on (C001, C007, C026).
 func TestKill(t *testing.T) {
 	rounds := *killRounds
 	switch {
@@ -313,12 +346,13 @@ func killLog(t *testing.T, self string, mode tidemark.SyncMode, writers, life in
 	if err != nil {
 		t.Fatal(err)
 	}
+	deletes := rng.IntN(2)
 	for round := range life {
 		quiet := 1 << rng.IntN(11) // appends between two opens
 		opened, ready, closed := b.opened.Load(), b.ready.Load(), b.closed.Load()
 		cmd := exec.Command(self, "-test.run=^TestKillChild$", "-test.count=1")
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d", killEnv, mode, writers, rng.Uint64(), quiet))
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %d %d", killEnv, mode, writers, rng.Uint64(), quiet, deletes))
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {
@@ -378,6 +412,7 @@ func killReopen(dir string, mode tidemark.SyncMode, b *killBoard, rng *rand.Rand
 		if err := os.Remove(filepath.Join(name, "tidemark.slot")); err != nil {
 			return err
 		}
+		b.deleted.Store(0) // nothing else knows the log start, but for files that are gone
 	}
 	l, err := tidemark.Open(name, o)
 	if o.ReadOnly && errors.Is(err, fs.ErrNotExist) && b.end.Load() == 0 {

@@ -241,15 +241,17 @@ func TestC134_RecordErrors(t *testing.T) {
 		for _, c := range []Codec{None, Snappy} {
 			t.Run(tc.name+" "+c.String(), func(t *testing.T) {
 				tc.rules.Now = now
-				_, _, err := ValidateClient(build(t, tc.recs, with(c)), &tc.rules)
-				if tc.code == 0 {
-					if err != nil {
-						t.Error(err)
+				_, _, asBatch := ValidateClient(build(t, tc.recs, with(c)), &tc.rules)
+				for how, err := range map[string]error{"batch": asBatch, "records": tc.rules.CheckRecords(tc.recs)} {
+					if tc.code == 0 {
+						if err != nil {
+							t.Errorf("%s: %v", how, err)
+						}
+						continue
 					}
-					return
-				}
-				if blamed := clientError(t, err, tc.code, "record "); !slices.Equal(blamed, tc.blamed) {
-					t.Errorf("records %d are to blame; want %d", blamed, tc.blamed)
+					if blamed := clientError(t, err, tc.code, "record "); !slices.Equal(blamed, tc.blamed) {
+						t.Errorf("%s: records %d are to blame; want %d", how, blamed, tc.blamed)
+					}
 				}
 			})
 		}

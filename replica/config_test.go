@@ -230,3 +230,23 @@ func TestConfigDocs(t *testing.T) {
 		t.Errorf("%s is missing", name)
 	}
 }
+
+// FuzzParseConfig: no value panics, and what is accepted says itself again.
+func FuzzParseConfig(f *testing.F) {
+	c := replica.DefaultConfig()
+	for name, v := range c.Map() {
+		f.Add(name, v)
+		f.Add(name, "-"+v)
+	}
+	f.Add("cleanup.policy", "compact, delete")
+	f.Fuzz(func(t *testing.T, name, v string) {
+		c, err := replica.ParseConfig(map[string]string{name: v})
+		if err != nil {
+			return
+		}
+		again, err := replica.ParseConfig(c.Map())
+		if err != nil || again != c {
+			t.Errorf("%s=%q: %+v, parsed again %+v, %v", name, v, c, again, err)
+		}
+	})
+}

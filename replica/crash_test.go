@@ -420,6 +420,9 @@ func (f crash) fits(l *Log, p possible) (*model, error) {
 		known := append(m.epochsOfBatches(), want...)
 		want = slices.DeleteFunc(slices.Clone(m.epochs), func(e Epoch) bool { return !slices.Contains(known, e) })
 	}
+	if f.lossy && start == end && len(m.epochs) == 0 {
+		want = nil // of a log without records that a truncation was crashed in nothing is known
+	}
 	if !slices.Equal(m.epochs, want) {
 		return nil, fmt.Errorf("epochs %v, want %v", m.epochs, want)
 	}

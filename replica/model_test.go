@@ -2,7 +2,6 @@ package replica
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -294,10 +293,11 @@ func newRig(seed uint64) *rig {
 		c.RetentionBytes = []int64{-1, 0, 1, 3}[r.rng.IntN(4)] * r.o.SegmentBytes
 		c.RetentionBytes = max(c.RetentionBytes, -1)
 		c.FileDeleteDelayMs = r.rng.Int64N(2) * 3000
+		c.TimestampType = record.TimestampType(r.rng.IntN(4) / 3)
 		r.o.Config = &c
 		r.o.RetentionInterval = time.Millisecond
 	}
-	r.note("seed %d: sync %v, sole %v, segments of %d, index interval %d", seed, r.o.Sync, r.o.Sole, r.o.SegmentBytes, r.o.IndexIntervalBytes)
+	r.note("seed %d: sync %v, sole %v, segments of %d, index interval %d, config %+v", seed, r.o.Sync, r.o.Sole, r.o.SegmentBytes, r.o.IndexIntervalBytes, r.o.Config)
 	r.m = &model{mode: r.o.Sync, sole: r.o.Sole, held: -1, epoch: -1}
 	r.doing = state{before: r.m, after: r.m}
 	return r
@@ -414,10 +414,18 @@ func (r *rig) records(limit int) (recs []record.Record) {
 	return recs
 }
 
+// encode makes the batch that AppendRecords stores.
 func (r *rig) encode(recs []record.Record, base int64, epoch int32) record.Batch {
 	spec := record.NewSpec()
-	spec.BaseOffset, spec.LeaderEpoch, spec.Now = base, epoch, r.now
+	spec.BaseOffset, spec.LeaderEpoch, spec.Now, spec.TimestampType = base, epoch, r.now, r.timestampType()
 	return record.Encode(make([]byte, record.Size(recs, r.now)), recs, &spec)
+}
+
+func (r *rig) timestampType() record.TimestampType {
+	if r.o.Config == nil {
+		return record.CreateTime
+	}
+	return r.o.Config.TimestampType
 }
 
 // compacted is encode for a batch that has lost some of its records.
@@ -438,21 +446,9 @@ func (r *rig) compacted(recs []record.Record, base int64, epoch int32) record.Ba
 		r.failf("build batch: %v", err)
 	}
 	if r.rng.IntN(6) == 0 {
-		return emptied(b)
+		return record.AppendEmpty(nil, b)
 	}
 	return slices.Clone(b)
-}
-
-// emptied is the header that compaction leaves of a batch (log-format §2.6).
-func emptied(b record.Batch) record.Batch {
-	e := slices.Clone(b[:record.HeaderSize])
-	be := binary.BigEndian
-	be.PutUint32(e[8:], record.HeaderSize-12)
-	e[22] &^= 7 // codec
-	be.PutUint64(e[27:], math.MaxUint64)
-	be.PutUint32(e[57:], 0)
-	be.PutUint32(e[17:], e.ComputeCRC())
-	return e
 }
 
 func (r *rig) appendRecords() {
@@ -473,9 +469,14 @@ func (r *rig) appendRecords() {
 
 func (r *rig) appendTrusted() {
 	recs := r.records(int(r.o.SegmentBytes) - record.HeaderSize)
-	b := r.encode(recs, 0, -1)
+	spec := record.NewSpec()
+	spec.Now = r.now
+	b := record.Encode(make([]byte, record.Size(recs, r.now)), recs, &spec)
 	r.note("append batch of %d bytes at %d", len(b), r.m.end)
 	stamped := slices.Clone(b)
+	if t := r.timestampType(); t == record.LogAppendTime {
+		stamped.SetMaxTimestamp(t, r.now)
+	}
 	stamped.SetBaseOffset(r.m.end)
 	stamped.SetLeaderEpoch(r.m.epoch)
 	after := r.m.clone()

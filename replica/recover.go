@@ -544,7 +544,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 				if !r.l.o.ReadOnly {
 					s.IndexBatch(pos, len(b), b.LastOffset(), b.MaxTimestamp())
 				}
-				if e := b.LeaderEpoch(); e >= 0 && (len(r.epochs) == 0 || e > r.epochs[len(r.epochs)-1].Epoch) {
+				if e := b.LeaderEpoch(); e >= 0 && b.LastOffset() >= r.old.logStart && (len(r.epochs) == 0 || e > r.epochs[len(r.epochs)-1].Epoch) {
 					r.epochs = append(r.epochs, Epoch{Epoch: e, StartOffset: b.BaseOffset()})
 				}
 				pos += int64(len(b))
@@ -781,8 +781,12 @@ func (r *recovery) findEpochs() error {
 	missing, stored, list := r.noEpochs, r.stored, r.stored
 	if missing {
 		list = nil
+		start := r.logStart()
 		for _, s := range r.list {
 			err := s.Walk(0, func(f segment.Frame, b []byte) bool {
+				if f.Last < start && start < r.end {
+					return true
+				}
 				if e := record.Batch(b).LeaderEpoch(); e >= 0 && (len(list) == 0 || e > list[len(list)-1].Epoch) {
 					list = append(list, Epoch{Epoch: e, StartOffset: f.Base})
 				}

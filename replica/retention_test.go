@@ -754,6 +754,42 @@ func TestRetentionBesideReaders(t *testing.T) {
 	}
 }
 
+// TestReadOnlyBesideDeletion: who opened the log before its writer deleted from it
+// reads what is left, and of the rest the records or ErrOutOfRange.
+func TestReadOnlyBesideDeletion(t *testing.T) {
+	c := keeping()
+	c.FileDeleteDelayMs = 0
+	x := keepingLab(t, c, true)
+	x.fill(40)
+	x.close()
+	x.open()
+	l, err := replica.Open(x.dir, replica.Options{ReadOnly: true, FS: x.fs, Maps: segment.NewMaps(1000)}, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close(t0)
+	x.deleteRecords(27)
+	x.maintain(t0.Add(time.Hour))
+	y := &lab{t: t, log: l}
+	if got := y.readAll(27); len(got) != 13 {
+		t.Errorf("read %v", got)
+	}
+	gone := 0
+	for offset := range int64(25) {
+		b, err := l.Read(nil, offset, 40, 0)
+		if err == nil && record.Batch(b).BaseOffset() == offset {
+			continue
+		}
+		if !errors.Is(err, replica.ErrOutOfRange) {
+			t.Errorf("read at %d: %d bytes, %v", offset, len(b), err)
+		}
+		gone++
+	}
+	if gone == 0 {
+		t.Error("nothing is gone: the test tests nothing")
+	}
+}
+
 // TestLostDeletion: power fails while segments go. A log start that is in the
 // slot makes what is left below it no log any more, holes or not; a first segment
 // above it is damage, which no deletion leaves.
