@@ -322,6 +322,9 @@ func (r *recovery) readSlot() error {
 			r.vouched = max(cp.RecoveryPoint, 0)
 			r.settled = r.vouched
 			r.old.logStart = max(cp.LogStart, 0)
+			if r.vouched <= r.old.logStart {
+				r.vouched = 0 // all below it may be gone
+			}
 			if cp.Clean {
 				r.settled, r.believed = math.MaxInt64, math.MaxInt64
 			}
@@ -566,6 +569,11 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 				end = -1
 			}
 			d := segment.Resync(data, pos, next, s.Base(), end)
+			if d.Next >= 0 && d.Next <= r.old.logStart {
+				r.l.o.Logger.Warn("damage below the log start is passed over", "dir", r.l.dir, "segment", s.Name(), "pos", pos, "offset", next)
+				pos, next = d.End, d.Next
+				continue
+			}
 			if !r.isDamage(data, pos, next, d, i) {
 				r.garbage, stop = true, true
 				r.countDropped(data, d)

@@ -830,6 +830,73 @@ func TestLostDeletion(t *testing.T) {
 	y.log.Close(t0)
 }
 
+// TestScenario085_GarbageBelowTheStart: a log without a slot whose checkpoint has
+// a log start loses nothing by garbage below it; Kafka cuts everything.
+func TestScenario085_GarbageBelowTheStart(t *testing.T) {
+	x := keepingLab(t, keeping(), true)
+	x.fill(30)
+	x.close()
+	x.remove(slotFile)
+	x.write(logName(5), bytes.Repeat([]byte{0xa5}, 4000))
+	x.o.Checkpoints = replica.Checkpoints{Valid: true, RecoveryPoint: -1, HighWatermark: -1, LogStart: 12}
+	x.open()
+	x.undamaged()
+	if got := x.segments(); !slices.Equal(got, []int64{10, 15, 20, 25}) || x.log.LogStartOffset() != 12 {
+		t.Errorf("log start %d, segments %v", x.log.LogStartOffset(), got)
+	}
+	x.served(12, 30)
+
+	// A log start above the end (log-format §4.2): an empty log begins there.
+	x.remove(slotFile)
+	x.o.Checkpoints.LogStart, x.o.Checkpoints.RecoveryPoint = 100, 30
+	x.open()
+	x.undamaged()
+	if got := x.segments(); !slices.Equal(got, []int64{100}) {
+		t.Errorf("segments %v", got)
+	}
+	x.goesOn(100, 100)
+}
+
+// TestDamageBelowTheStart: what nobody can read does not make a log damaged.
+func TestDamageBelowTheStart(t *testing.T) {
+	c := keeping()
+	c.SegmentBytes = 64 << 10
+	x := keepingLab(t, c, true)
+	x.fill(20)
+	x.deleteRecords(12)
+	b := x.read(logName(0))
+	at := bytes.Index(b, value(3, 730)) + 100
+	x.mem = x.mem.PowerCut(rand.New(rand.NewPCG(5, 6)))
+	x.fs = x.mem
+	b[at] ^= 4
+	x.write(logName(0), b)
+	x.open()
+	x.undamaged()
+	if x.warned("below the log start") == 0 {
+		t.Error("no warning")
+	}
+	x.append(1, 100)
+	x.sync()
+	x.served(12, 21)
+	x.open()
+	x.deleteRecords(2)
+	x.served(12, 21)
+
+	// Above it is another matter.
+	at = bytes.Index(b, value(15, 730)) + 100
+	b = x.read(logName(0))
+	b[at] ^= 4
+	x.write(logName(0), b)
+	x.remove(slotFile)
+	x.o.Checkpoints = replica.Checkpoints{Valid: true, RecoveryPoint: 21, HighWatermark: 21, LogStart: 12}
+	if err := x.tryOpen(); err != nil {
+		t.Fatal(err)
+	}
+	if found := x.findings(); len(found) != 1 || found[0].Offset != 15 {
+		t.Errorf("found %v", found)
+	}
+}
+
 // TestFollowerRetention: a follower raises its log start with its leader's, up to
 // its own high watermark.
 func TestFollowerRetention(t *testing.T) {
