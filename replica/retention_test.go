@@ -212,7 +212,7 @@ func TestScenario153_YoungestFirst(t *testing.T) {
 		t.Fatalf("segments %v", got)
 	}
 	x.deleteRecords(1)
-	x.maintain(t0.Add(30 * time.Minute))
+	x.maintain(t0.Add(40 * time.Minute))
 	if got := x.segments(); !slices.Equal(got, []int64{3}) || x.log.LogStartOffset() != 3 {
 		t.Errorf("segments %v, log start %d; want all gone", got, x.log.LogStartOffset())
 	}
@@ -763,7 +763,7 @@ func TestReadOnlyBesideDeletion(t *testing.T) {
 	x.fill(40)
 	x.close()
 	x.open()
-	l, err := replica.Open(x.dir, replica.Options{ReadOnly: true, FS: x.fs, Maps: segment.NewMaps(1000)}, t0)
+	l, err := replica.Open(x.dir, replica.Options{ReadOnly: true, Config: c, FS: x.fs, Maps: segment.NewMaps(1000)}, t0)
 	if err != nil {
 		t.Fatal(err)
 	}

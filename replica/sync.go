@@ -258,6 +258,7 @@ func (l *Log) aheadLocked() error {
 			l.expected = l.busy // Create did
 			l.nextPop = 0
 		}
+		l.popFrom = min(l.popFrom, size) // a truncation may have come in between
 		switch {
 		case l.popTo >= size:
 		case l.busy:
