@@ -111,6 +111,7 @@ func FuzzRecords(f *testing.F) {
 		} else if len(recs) != int(count) {
 			t.Fatalf("%d records of %d and no error", len(recs), count)
 		}
+		skimAgrees(t, b, recs, r.Err())
 		if b.Codec() == None {
 			pos := HeaderSize
 			for i, want := range recs {
@@ -135,6 +136,75 @@ func FuzzRecords(f *testing.F) {
 			}
 		}
 	})
+}
+
+// skimAgrees checks that Skim and Next together see of a batch what Next saw.
+func skimAgrees(t *testing.T, b Batch, recs []Record, want error) (skimmed int) {
+	t.Helper()
+	r := Reader{MaxBytes: fuzzLimit}
+	if r.Reset(b) != nil {
+		return 0
+	}
+	prev := b.BaseOffset() - 1
+	n := 0
+	for {
+		s := r.Skim(prev, b.LastOffset())
+		if s.Count > 0 {
+			if n+s.Count > len(recs) {
+				t.Fatalf("%d records skimmed at %d of %d", s.Count, n, len(recs))
+			}
+			first, offset := recs[n], prev
+			for _, rec := range recs[n : n+s.Count] {
+				if rec.Offset <= offset || rec.Offset > b.LastOffset() {
+					t.Fatalf("skimmed over offset %d behind %d", rec.Offset, offset)
+				}
+				if offset = rec.Offset; rec.Timestamp > first.Timestamp {
+					first = rec
+				}
+			}
+			if got := (Skimmed{s.Count, offset, first.Timestamp, first.Offset}); s != got {
+				t.Fatalf("skimmed %+v; want %+v", s, got)
+			}
+			n, prev, skimmed = n+s.Count, offset, skimmed+s.Count
+		}
+		if !r.Next() {
+			break
+		}
+		if n == len(recs) || !same(*r.Record(), recs[n]) {
+			t.Fatalf("record %d differs behind skimmed ones", n)
+		}
+		prev = r.Record().Offset
+		n++
+	}
+	if got := r.Err(); n != len(recs) || (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
+		t.Fatalf("%d records, %v; want %d, %v", n, got, len(recs), want)
+	}
+	return skimmed
+}
+
+// Skim passes over usual records, also with times that take two bytes.
+func TestSkim(t *testing.T) {
+	recs := make([]Record, 300)
+	for i := range recs {
+		recs[i] = Record{Timestamp: day + int64(i*5), Key: []byte("k"), Value: []byte("value")}
+	}
+	recs[7].Key, recs[8].Value = nil, []byte{}
+	for _, change := range []func(*Spec){nil, func(s *Spec) { s.TimestampType, s.Now = LogAppendTime, day }, with(Zstd)} {
+		spec := NewSpec()
+		spec.BaseOffset = 1000
+		if change != nil {
+			change(&spec)
+		}
+		var w Builder
+		b, err := w.Build(recs, &spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// An empty value is not usual.
+		if n := skimAgrees(t, b, read(t, b), nil); n != len(recs)-1 {
+			t.Errorf("%d of %d records skimmed", n, len(recs))
+		}
+	}
 }
 
 // fuzzCodec: no stream panics or decodes to more than the bound, what decodes has

@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/binary"
 	"iter"
+	"math"
 	"sync"
 )
 
@@ -337,6 +338,100 @@ func (r *Reader) Into(rec *Record) bool {
 	}
 	*rec = r.rec
 	return true
+}
+
+// Skimmed is what Skim says of the records that it passed over.
+type Skimmed struct {
+	Count        int
+	LastOffset   int64 // of the last one
+	MaxTimestamp int64 // the largest
+	MaxAt        int64 // offset of the first record that has it
+}
+
+// Skim passes over usual records for whoever needs their offsets and times only:
+// it checks of each what Next does, and costs a third. It ends before a record
+// that has headers or long numbers, is invalid, or whose offset is not above
+// prev and those before it and at most last: Next reads that one.
+func (r *Reader) Skim(prev, last int64) (s Skimmed) {
+	if r.err != nil {
+		return s
+	}
+	p, pos, n, left := r.data, r.pos, 0, r.count-r.next
+	low, high := prev-r.baseOffset, last-r.baseOffset
+	largest, at, first := int64(math.MinInt64), int64(0), int64(0)
+	for n < left && pos <= len(p)-8 {
+		// As in parseShort, but for times, which may take two bytes.
+		w := binary.LittleEndian.Uint64(p[pos:])
+		length, i := w&0x7f, pos+5
+		if w&0x80 != 0 {
+			if length |= w >> 1 & 0x3f80; w&0x8000 != 0 {
+				break
+			}
+			w >>= 8
+			i++
+		}
+		end := i - 4 + int(length>>1)
+		timestamp := w >> 16 & 0x7f
+		if w>>16&0x80 != 0 {
+			if timestamp |= w >> 17 & 0x3f80; w>>16&0x8000 != 0 {
+				break
+			}
+			w >>= 8
+			i++
+		}
+		offset := w >> 24 & 0x7f
+		if w>>24&0x80 != 0 {
+			if offset |= w >> 25 & 0x3f80; w>>24&0x8000 != 0 {
+				break
+			}
+			w >>= 8
+			i++
+		}
+		key := w >> 32 & 0xff
+		if end > len(p) || length&1|key&0x80 != 0 {
+			break
+		}
+		if key != 1 {
+			if i += int(key >> 1); key&1 != 0 {
+				break
+			}
+		}
+		if i > end-3 {
+			break
+		}
+		value := uint(p[i] & 0x7f)
+		if p[i]&0x80 != 0 {
+			i++
+			if value |= uint(p[i]) << 7; p[i]&0x80 != 0 {
+				break
+			}
+		}
+		i += 1 + int(value>>1)
+		if value&1 != 0 || i != end-1 || p[i] != 0 {
+			break
+		}
+		delta := int64(unzigzag32(uint32(offset)))
+		if delta <= low || delta > high {
+			break
+		}
+		if t := unzigzag64(timestamp); t > largest {
+			largest, at = t, delta
+		}
+		if n == 0 {
+			first = delta
+		}
+		low, pos = delta, end
+		n++
+	}
+	if n == 0 {
+		return s
+	}
+	r.pos, r.next = pos, r.next+n
+	s = Skimmed{n, r.baseOffset + low, r.baseTimestamp + largest, r.baseOffset + at}
+	if r.appendTime { // that of all
+		s.MaxTimestamp, s.MaxAt = r.maxTimestamp, r.baseOffset+first
+	}
+	return s
 }
 
 // end notes what is wrong once all records were read.

@@ -59,8 +59,9 @@ type scanner struct {
 	err    error  // a failed read; the walk ends there
 }
 
-// readSize is how much is read at once, in bytes.
-const readSize = 1 << 20
+// readSize is how much is read at once, in bytes: what stays in the cache until
+// its checksums are taken.
+const readSize = 256 << 10
 
 // minHeader is how many bytes Kafka's scanner needs to look at a batch: up to
 // and with the magic (log-format §2.3).

@@ -207,7 +207,17 @@ func (p *partition) records(s *segment, sp *span, b record.Batch, txns *txnCheck
 	maxTime, prev, disorder := int64(math.MinInt64), base-1, false
 	p.reader.Reset(b)
 	var r record.Record
-	for p.reader.Into(&r) {
+	for {
+		if s := p.skim(b, prev, last); s.Count > 0 {
+			p.count.records += int64(s.Count)
+			if s.MaxTimestamp > maxTime {
+				maxTime, timeAt = s.MaxTimestamp, s.MaxAt
+			}
+			prev, p.frame[1] = s.LastOffset, -1
+		}
+		if !p.reader.Into(&r) {
+			break
+		}
 		p.count.records++
 		if r.Timestamp > maxTime {
 			maxTime, timeAt = r.Timestamp, r.Offset
@@ -241,6 +251,14 @@ func (p *partition) records(s *segment, sp *span, b record.Batch, txns *txnCheck
 		bad(35, base, "max timestamp", fmt.Sprint(b.MaxTimestamp()), fmt.Sprintf("%d, the largest of the records", maxTime))
 	}
 	return timeAt
+}
+
+// skim passes over usual records; those of a control batch are to be read.
+func (p *partition) skim(b record.Batch, prev, last int64) (s record.Skimmed) {
+	if !b.IsControl() {
+		s = p.reader.Skim(prev, last)
+	}
+	return s
 }
 
 // control notes the types of the first and, so far, last control record.
