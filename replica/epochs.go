@@ -146,21 +146,9 @@ func epochAt(list []Epoch, offset int64) int32 {
 	return list[n-1].Epoch
 }
 
-// endOffset answers where an epoch ends in a log that ends at leo
-// (log-format §6): the largest known epoch ≤ epoch and the start of the next.
-// (−1, −1) if that is undefined.
+// endOffset is EndOffset of the list as it is now.
 func (c *epochCache) endOffset(epoch int32, leo int64) (int32, int64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	n := len(c.list)
-	switch {
-	case epoch < 0 || n == 0 || epoch > c.list[n-1].Epoch:
-		return -1, -1
-	case epoch == c.list[n-1].Epoch:
-		return epoch, leo
-	case epoch < c.list[0].Epoch:
-		return epoch, c.list[0].StartOffset
-	}
-	i := sort.Search(n, func(i int) bool { return c.list[i].Epoch > epoch })
-	return c.list[i-1].Epoch, c.list[i].StartOffset
+	return EndOffset(c.list, epoch, leo)
 }

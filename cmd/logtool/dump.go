@@ -185,17 +185,7 @@ func (d *dumper) unknown(path, what string) {
 }
 
 // fault writes an error line and makes the exit code 1.
-func (d *dumper) fault(path string, pos int64, r reason) {
-	d.damaged = true
-	o := d.out
-	o.open("error")
-	o.name(path)
-	o.int("position", pos)
-	o.str("check", r.check)
-	o.str("found", r.found)
-	o.str("wanted", r.wanted)
-	o.close()
-}
+func (d *dumper) fault(path string, pos int64, r reason) { d.errorLine(path, pos, r) }
 
 // newScanner opens a log file for a walk. live is whether its end may be
 // being written just now.
