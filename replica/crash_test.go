@@ -165,6 +165,7 @@ func (c *crasher) open2(img *vfs.Mem, from crash) (_ *Log, _ *model, durable slo
 	o.Held = !o.Sole && c.rng.IntN(4) == 0
 	again := from
 	again.depth++
+	plan, unexplained := Explain(logDir, o, c.time()) // fails where there is no folder yet
 	img.SetHook(func(op vfs.Op, name string, done bool) {
 		again.durable = c.slotAfter(op, name, done, img, again.durable)
 		if from.depth < maxDepth && c.rng.IntN(2*c.every) == 0 {
@@ -189,6 +190,9 @@ func (c *crasher) open2(img *vfs.Mem, from crash) (_ *Log, _ *model, durable slo
 	}
 	l, err := Open(logDir, o, c.time())
 	img.SetHook(nil)
+	if err == nil && unexplained == nil && (plan.End != l.trueEnd() || plan.Start != l.LogStartOffset() || plan.Damage != nil || !slices.Equal(plan.Epochs, l.Epochs())) {
+		c.failf("open after %v: %d to %d, epochs %v; Explain said %+v", from, l.LogStartOffset(), l.trueEnd(), l.Epochs(), plan)
+	}
 	if err != nil {
 		c.failf("open after %v: %v", from, err)
 	}

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,11 +83,88 @@ func newLab(t testing.TB, o replica.Options) *lab {
 
 func (x *lab) tryOpen() error {
 	x.o.FS = x.fs
-	l, err := replica.Open(x.dir, x.o, t0)
+	l, err := openExplained(x.t, x.fs, x.dir, x.o)
 	if err == nil {
 		x.log = l
 	}
 	return err
+}
+
+// openExplained opens a log and compares what Explain foretold with what came of
+// it.
+func openExplained(t testing.TB, fsys vfs.FS, dir string, o replica.Options) (*replica.Log, error) {
+	t.Helper()
+	quiet := o
+	quiet.Logger, quiet.Progress = nil, nil
+	mem, isMem := fsys.(*vfs.Mem)
+	if !isMem { // the calls of a faulty one are counted
+		return replica.Open(dir, o, t0)
+	}
+	before := tree(t, mem, dir)
+	p, explainErr := replica.Explain(dir, quiet, t0)
+	if after := tree(t, mem, dir); !maps.Equal(before, after) {
+		t.Errorf("Explain changed the folder:\n%v\n%v", before, after)
+	}
+	l, err := replica.Open(dir, o, t0)
+	if explainErr != nil || len(before) == 0 {
+		return l, err
+	}
+	if (p.Refused != nil) != (err != nil) && !errors.Is(err, replica.ErrLocked) && !errors.Is(err, syscall.ENOSPC) && !(err != nil && p.Damage != nil && len(p.Segments) == 0) {
+		t.Errorf("Explain says refused %v; Open %v", p.Refused, err)
+	}
+	if err != nil {
+		return l, err
+	}
+	if d := l.Damage(); (d == nil) != (p.Damage == nil) || d != nil && d.Error() != p.Damage.Error() {
+		t.Errorf("Explain says damage %v; Open %v", p.Damage, d)
+	}
+	if p.End != l.LogEndOffset() && !o.Held || p.Start != l.LogStartOffset() {
+		t.Errorf("Explain says offsets %d to %d; Open %d to %d\n%+v", p.Start, p.End, l.LogStartOffset(), l.LogEndOffset(), p)
+	}
+	if !slices.Equal(p.Epochs, l.Epochs()) {
+		t.Errorf("Explain says epochs %v; Open %v", p.Epochs, l.Epochs())
+	}
+	if l.Damage() != nil || o.ReadOnly {
+		return l, nil
+	}
+	after := tree(t, mem, dir)
+	for i, s := range p.Segments {
+		_, there := after[s.Name]
+		// Of a log that begins anew an empty segment has the name again.
+		if gone := s.Treatment == replica.Removed; gone == there && !(gone && s.Base == p.End) {
+			t.Errorf("Explain says %s of %s; after Open it is there: %v", s.Treatment, s.Name, there)
+		}
+		if s.Treatment != replica.Removed && (i+1 == len(p.Segments) || p.Segments[i+1].Treatment == replica.Removed) && s.End > p.End {
+			t.Errorf("Explain says that %s ends at %d, the log at %d", s.Name, s.End, p.End)
+		}
+	}
+	for _, name := range p.Removes {
+		if _, there := after[name]; there && !slices.ContainsFunc(p.Renames, func(r [2]string) bool { return r[1] == name }) {
+			t.Errorf("Explain says that %s is removed; after Open it is there", name)
+		}
+	}
+	return l, nil
+}
+
+// tree lists the files of a folder with their sizes and bytes.
+func tree(t testing.TB, mem *vfs.Mem, dir string) map[string]string {
+	t.Helper()
+	infos, err := mem.List(dir)
+	if err != nil {
+		return nil
+	}
+	all := map[string]string{}
+	for _, i := range infos {
+		if i.IsDir {
+			continue
+		}
+		b, err := vfs.ReadFile(mem, path.Join(dir, i.Name), 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[i.Name] = string(b)
+	}
+	return all
 }
 
 // open opens the log and begins the epoch it has, or 0.

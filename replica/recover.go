@@ -39,12 +39,7 @@ func Open(dir string, o Options, now time.Time) (_ *Log, err error) {
 			err = fmt.Errorf("open log %s: %w", dir, err)
 		}
 	}()
-	l := &Log{o: o, dir: dir}
-	l.spec = record.NewSpec()
-	l.heldAt.Store(-1)
-	l.epoch.Store(noEpoch)
-	l.cfg.Store(o.Config)
-	l.so = l.segmentOptions()
+	l := newLog(dir, o)
 	if !o.ReadOnly {
 		if err := o.FS.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -63,6 +58,16 @@ func Open(dir string, o Options, now time.Time) (_ *Log, err error) {
 	return l, nil
 }
 
+func newLog(dir string, o Options) *Log {
+	l := &Log{o: o, dir: dir}
+	l.spec = record.NewSpec()
+	l.heldAt.Store(-1)
+	l.epoch.Store(noEpoch)
+	l.cfg.Store(o.Config)
+	l.so = l.segmentOptions()
+	return l
+}
+
 // recovery is one opening of a log.
 type recovery struct {
 	l      *Log
@@ -79,6 +84,7 @@ type recovery struct {
 	hasIndex map[int64]bool
 	below    []int64 // bases of segments wholly below the log start: a deletion was interrupted
 	list     []*segment.Segment
+	from     map[int64]int64 // base → byte at which reading began
 
 	vouched  int64 // below it an invalid batch is damage
 	settled  int64 // whole segments below it are not read
@@ -104,6 +110,18 @@ func (r *recovery) run() (err error) {
 	if err := r.readNames(); err != nil {
 		return err
 	}
+	if err := r.find(); err != nil {
+		return err
+	}
+	if l.o.ReadOnly || l.Damage() != nil {
+		return r.publish()
+	}
+	return r.settle()
+}
+
+// find finds out what there is. Read-only it changes nothing; see Explain.
+func (r *recovery) find() error {
+	l := r.l
 	if err := r.readSlot(); err != nil {
 		return err
 	}
@@ -123,13 +141,7 @@ func (r *recovery) run() (err error) {
 	if err := r.judge(); err != nil {
 		return err
 	}
-	if err := r.findEpochs(); err != nil {
-		return err
-	}
-	if l.o.ReadOnly || l.Damage() != nil {
-		return r.publish()
-	}
-	return r.settle()
+	return r.findEpochs()
 }
 
 // abandon lets go of everything after err. A write or sync that failed leaves
@@ -163,7 +175,7 @@ func (r *recovery) readNames() error {
 	if err != nil {
 		return err
 	}
-	r.sizes, r.hasIndex = map[int64]int64{}, map[int64]bool{}
+	r.sizes, r.hasIndex, r.from = map[int64]int64{}, map[int64]bool{}, map[int64]int64{}
 	for _, f := range infos {
 		if base, ok := segment.ParseName(f.Name, ".log"); ok && !f.IsDir {
 			r.sizes[base] = f.Size
@@ -525,6 +537,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 			return 0, false, err
 		}
 	}
+	r.from[s.Base()] = pos
 	if pos == 0 && !r.l.o.ReadOnly {
 		if err := s.ResetIndexes(); err != nil {
 			return 0, false, err

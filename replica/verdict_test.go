@@ -11,18 +11,18 @@ func TestEpochCut(t *testing.T) {
 		cut         int64
 		ok          bool
 	}{
-		{"nothing to cut", []Epoch{{0, 0}}, []Epoch{{0, 0}}, 5, 9, 5, true},
-		{"KIP-101: the leader's epoch ended before", []Epoch{{0, 0}}, []Epoch{{0, 0}, {1, 1}}, 2, 2, 1, true},
+		{"nothing to cut", epochList(0, 0), epochList(0, 0), 5, 9, 5, true},
+		{"KIP-101: the leader's epoch ended before", epochList(0, 0), epochList(0, 0, 1, 1), 2, 2, 1, true},
 		// P leads: 0:0 1:2 2:2 3:2 4:4 5:4; Q has 0:0 1:1 2:3 (offset:epoch).
-		{"KIP-279: three fast changes", []Epoch{{0, 0}, {1, 1}, {3, 2}}, []Epoch{{0, 0}, {2, 1}, {4, 4}}, 3, 6, 1, true},
-		{"C078: the leader lost its tail", []Epoch{{5, 0}}, []Epoch{{5, 0}}, 2391, 2051, 2051, true},
-		{"C073: an election without data", []Epoch{{4, 0}, {5, 100}}, []Epoch{{4, 0}, {6, 100}}, 100, 100, 100, true},
-		{"C075: below the first kept epoch", []Epoch{{4, 0}}, []Epoch{{5, 10}}, 20, 30, 10, true},
-		{"C076: a sparse list of an equal log", []Epoch{{0, 0}, {9, 90}}, []Epoch{{0, 0}, {1, 10}, {2, 20}, {9, 90}}, 100, 100, 100, true},
-		{"nothing in common", []Epoch{{7, 3}}, []Epoch{{2, 0}, {9, 9}}, 8, 12, 3, true},
-		{"the leader is older", []Epoch{{0, 0}, {3, 5}}, []Epoch{{0, 0}, {2, 5}}, 9, 9, 9, false},
-		{"a leader without epochs", []Epoch{{0, 0}}, nil, 9, 9, 9, false},
-		{"no epochs of one's own", nil, []Epoch{{0, 0}}, 9, 9, 9, false},
+		{"KIP-279: three fast changes", epochList(0, 0, 1, 1, 3, 2), epochList(0, 0, 2, 1, 4, 4), 3, 6, 1, true},
+		{"C078: the leader lost its tail", epochList(5, 0), epochList(5, 0), 2391, 2051, 2051, true},
+		{"C073: an election without data", epochList(4, 0, 5, 100), epochList(4, 0, 6, 100), 100, 100, 100, true},
+		{"C075: below the first kept epoch", epochList(4, 0), epochList(5, 10), 20, 30, 10, true},
+		{"C076: a sparse list of an equal log", epochList(0, 0, 9, 90), epochList(0, 0, 1, 10, 2, 20, 9, 90), 100, 100, 100, true},
+		{"nothing in common", epochList(7, 3), epochList(2, 0, 9, 9), 8, 12, 3, true},
+		{"the leader is older", epochList(0, 0, 3, 5), epochList(0, 0, 2, 5), 9, 9, 9, false},
+		{"a leader without epochs", epochList(0, 0), nil, 9, 9, 9, false},
+		{"no epochs of one's own", nil, epochList(0, 0), 9, 9, 9, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			asked := 0
