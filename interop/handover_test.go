@@ -73,8 +73,8 @@ func testdataFolders(t *testing.T) []folder {
 func TestHandOver(t *testing.T) {
 	ctx := requireKafka(t, 8*time.Minute)
 	ours := engineFolders(t)
-	theirs := append(testdataFolders(t), bareFolder(t))
 	logtool := buildLogtool(t)
+	theirs := append(testdataFolders(t), bareFolder(t), repairedFolder(t, ctx, logtool))
 	for _, f := range ours {
 		checkDump(t, ctx, f.dir)
 		checkVerify(t, ctx, logtool, f.dir)

@@ -68,7 +68,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var asJSON bool
 	root := &cobra.Command{
 		Use:           "logtool",
-		Short:         "Inspect partition logs in Kafka's format, read-only",
+		Short:         "Inspect and mend partition logs in Kafka's format",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -87,7 +87,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.PersistentFlags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	root.PersistentFlags().Int64Var(&e.maxBatch, "max-batch", 256<<20, "largest batch to read, in `bytes`")
 	root.PersistentFlags().IntVar(&e.maxPlain, "max-plain", record.DefaultMaxDecompressed, "most `bytes` to decompress of one batch")
-	for _, c := range []func(*env, *int) *cobra.Command{dumpCommand, lsCommand, verifyCommand, findCommand, epochsCommand, diffCommand} {
+	for _, c := range []func(*env, *int) *cobra.Command{dumpCommand, lsCommand, verifyCommand, findCommand, epochsCommand, diffCommand, explainCommand, producersCommand, repairCommand} {
 		root.AddCommand(c(e, &code))
 	}
 	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process

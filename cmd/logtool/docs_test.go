@@ -112,6 +112,13 @@ func TestDocsSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	see("dump", folder(t, map[string][]byte{"00000000000000000005" + dedupe.Suffix: window}))
+	replicas := testdata + "/kafka-4.4-three-replicas"
+	see("find", "--offset", "50", testdata+"/kafka-4.4-closed/idem-0")
+	see("epochs", replicas+"/replica-2")
+	see("diff", replicas+"/replica-1-diverged", replicas+"/replica-2")
+	see("explain", testdata+"/kafka-4.4-killed")
+	see("producers", testdata+"/kafka-4.4-closed")
+	see("repair", testdata+"/kafka-4.4-killed/idem-0")
 	b := batch(t, 0, nil, 1)
 	torn := folder(t, map[string][]byte{log0: cat(b, batch(t, 1, nil, 2)[:70])})
 	see("dump", torn)

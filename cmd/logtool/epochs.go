@@ -140,13 +140,17 @@ func (p *partitionDir) epochs() {
 			seen[at] = true
 		}
 		why := ""
-		if r.epoch >= 0 && r.epoch < highest {
+		// A leader of a lower epoch may go on behind a foreign log; its entry begins
+		// there.
+		if r.epoch >= 0 && r.epoch < highest && (at < 0 || e.file[at].StartOffset != r.first) {
 			p.damaged = true
 			why = fmt.Sprintf("epoch goes back from %d", highest)
 		} else {
 			why = e.judgeRun(r, at)
 		}
-		highest = max(highest, r.epoch)
+		if r.epoch >= 0 {
+			highest = r.epoch
+		}
 		e.print(p.out, at, r, why)
 	}
 	fileOnly(e.end + 1<<40)

@@ -45,6 +45,7 @@ func FuzzFiles(f *testing.F) {
 	good := cat(batch(f, 0, nil, 1, 2), batch(f, 2, nil, 3))
 	dir := folder(f, map[string][]byte{log0: good})
 	data := filepath.Dir(dir)
+	other := folder(f, map[string][]byte{log0: good})
 	marker := filepath.Join(data, checkpoint.CleanMarkerFile)
 	f.Fuzz(func(t *testing.T, kind byte, clean bool, b []byte) {
 		path := filepath.Join(dir, fuzzNames[int(kind)%len(fuzzNames)])
@@ -61,6 +62,9 @@ func FuzzFiles(f *testing.F) {
 			{"verify", "--json", data}, {"verify", "--notes", path}, {"dump", "--json", "--records", data}, {"dump", "--records", path},
 			{"ls", "--json", "--segments", data}, {"ls", "--scan", dir}, {"dump", "--json", "--tail=2", "--records", "--decode=offsets", dir},
 			{"dump", "--json", "--offset=1:2", "--records", "--decode=metadata", dir}, {"dump", "--key=k0", "--time=0", dir},
+			{"find", "--json", "--offset", "1", data}, {"find", "--json", "--no-index", "--time", "2", dir}, {"find", "--json", "--key", "k0", dir},
+			{"epochs", "--json", data}, {"producers", "--json", "--all", data}, {"explain", "--json", data},
+			{"diff", "--json", dir, other}, {"diff", "--json", other, dir}, {"repair", "--json", "--drop-damaged", dir},
 		} {
 			args = append(args, "--max-plain", "1000000")
 			code, out, stderr := logtool(args...)

@@ -1,7 +1,7 @@
 // Logtool inspects partition logs in Kafka's format: single files, partition
 // folders and whole data folders, Kafka's own and Tidemark's, live, closed or
-// damaged. It opens files read-only, takes no lock, maps nothing and never
-// recovers or changes what it looks at. See docs/logtool.md.
+// damaged, and mends them. All but repair --apply open files read-only, take no
+// lock and never recover or change what they look at. See docs/logtool.md.
 package main
 
 import "os"

@@ -44,6 +44,7 @@ type partition struct {
 
 	recent []copyOf // the last batches, to tell a copy from disorder
 	txns   openTxns
+	states *stateCheck
 }
 
 // partition checks a partition folder. It returns its topic id, and where in
@@ -59,6 +60,7 @@ func (v *verifier) partition(dir string, entries []os.DirEntry, r *root, tp stri
 		first = bases[0]
 	}
 	p.start, p.next, p.dense = max(first, r.values[kindLogStart][tp].offset), first, first == 0
+	p.checkStates(entries, first)
 	for i, base := range bases {
 		if v.out.err != nil {
 			return p.topicID, p.topicIDPos
@@ -77,6 +79,7 @@ func (v *verifier) partition(dir string, entries []os.DirEntry, r *root, tp stri
 	}
 	p.next = max(p.next, bases[len(bases)-1])
 	p.checkEpochEnd()
+	p.states.finish(p.next)
 	p.checkSnapshots(snapshots)
 	if tp != "" {
 		p.checkRoot(r, tp, first)

@@ -81,6 +81,7 @@ func (p *partition) segment(s *segment) {
 		default:
 			offsets.lose()
 			times.lose()
+			p.states.lose()
 			p.dense = false
 			p.damage(s, &sp, open)
 		}
@@ -143,6 +144,7 @@ func (p *partition) batch(s *segment, sp *span, b record.Batch, txns *txnCheck) 
 		return -1, false
 	}
 	timeAt = p.records(s, sp, b, txns)
+	p.states.batch(b)
 	if !s.quiet {
 		p.checkEpoch(s, sp.pos, b)
 	}

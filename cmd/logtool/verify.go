@@ -28,6 +28,7 @@ type verifier struct {
 	notes  bool // print notes in text too
 	jobs   int
 	reader record.Reader
+	sink   func(finding) // takes the findings in place of the output, if set
 
 	count counts
 }
@@ -73,6 +74,10 @@ a reader copes with.`,
 }
 
 func (v *verifier) report(f finding) {
+	if v.sink != nil {
+		v.sink(f)
+		return
+	}
 	if f.note {
 		v.count.notes++
 		if !v.notes && !v.out.json {
