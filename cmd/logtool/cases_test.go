@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"math"
 	"os"
@@ -535,14 +536,17 @@ func TestProducerSnapshots(t *testing.T) {
 	rot[30] ^= 1
 	version := slices.Clone(snap)
 	version[1] = 2
+	none := binary.BigEndian.AppendUint32([]byte{0, 1}, crc32.Checksum(make([]byte, 4), crc32.MakeTable(crc32.Castagnoli)))
+	none = append(none, 0, 0, 0, 0)
 	for _, tc := range []struct {
 		name          string
 		at            int64
 		b             []byte
 		clean, killed int // faults
 	}{
-		{"at the end", 2, snap, 0, 0},
-		{"at no segment's base", 1, snap, 0, 0},
+		{"at the end", 2, none, 0, 0},
+		{"at no segment's base", 1, none, 0, 0},
+		{"of producers that the log has not", 2, snap, 1, 0},
 		{"beyond the end", 3, snap, 1, 0},
 		{"flipped bit", 2, rot, 1, 1},
 		{"version 2", 2, version, 1, 1},

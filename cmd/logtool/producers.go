@@ -430,11 +430,9 @@ func (c *stateCheck) lose() {
 func (c *stateCheck) upTo(offset int64) {
 	for ; len(c.files) > 0 && c.files[0].offset <= offset; c.files = c.files[1:] {
 		f := &c.files[0]
-		gone, missing := 0, 0
+		missing := 0
 		for d := range c.r.compare(f) {
 			switch d.state {
-			case producerGone:
-				gone++
 			case producerMissing:
 				missing++
 			case producerDiffers:
@@ -446,9 +444,6 @@ func (c *stateCheck) upTo(offset int64) {
 				}
 				c.p.report(finding{note, f.path, pos, f.offset, "producer snapshot", fmt.Sprintf("producer %d: %s", d.ID, d.what), "what the log says"})
 			}
-		}
-		if gone > 0 {
-			c.p.note(f.path, "producer snapshot", fmt.Sprintf("%d producers of which the log has no batch any more", gone), "")
 		}
 		if missing > 0 {
 			c.p.note(f.path, "producer snapshot", fmt.Sprintf("none of %d producers of the log", missing), "them, unless they have expired")
