@@ -37,11 +37,12 @@ func (l *Log) Backup(dir string) (err error) {
 	defer l.maint.Unlock()
 	start, hw := l.LogStartOffset(), l.HighWatermark()
 	end := start
-	for _, s := range *l.segments.Load() {
+	list := *l.segments.Load()
+	for i, s := range list {
 		if s.Base() >= hw {
 			break
 		}
-		if s.Size() > 0 && s.End() <= start {
+		if i+1 < len(list) && list[i+1].Base() <= start {
 			continue // about to be deleted
 		}
 		if end, err = l.backupSegment(s, dir, hw); err != nil {
@@ -55,8 +56,8 @@ func (l *Log) Backup(dir string) (err error) {
 	if err := writeFile(fsys, last, vfs.Create, nil); err != nil {
 		return err
 	}
-	list := recoveredEpochs(l.epochs.snapshot(), start, end)
-	if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, epochFile), checkpoint.AppendEpochs(nil, list)); err != nil {
+	epochs := recoveredEpochs(l.epochs.snapshot(), start, end)
+	if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, epochFile), checkpoint.AppendEpochs(nil, epochs)); err != nil {
 		return err
 	}
 	st := slotState{end: end, hw: end, syncedEnd: end, syncedHW: end, settledEnd: end, logStart: start}

@@ -329,7 +329,7 @@ func (f crash) explain(l *Log) (*model, error) {
 	lowest := min(bound(b), bound(a))
 	cases := []possible{{long, b.start, lowest, max(b.end, a.end)}}
 	if a.start != b.start { // raised, by a deletion
-		cases = append(cases, possible{a, a.start, min(lowest, a.start), a.end})
+		cases = []possible{{b, b.start, lowest, b.end}, {a, a.start, min(lowest, a.start), a.end}}
 	}
 	if f.restart {
 		at := a.start
@@ -424,11 +424,18 @@ func (f crash) fits(l *Log, p possible) (*model, error) {
 		known := append(m.epochsOfBatches(), want...)
 		want = slices.DeleteFunc(slices.Clone(m.epochs), func(e Epoch) bool { return !slices.Contains(known, e) })
 	}
-	if f.lossy && start == end && len(m.epochs) == 0 {
-		want = nil // of a log without records that a truncation was crashed in nothing is known
+	if start == end { // the newest stays: that of the call under way, or the one before
+		for _, m2 := range []*model{f.before, f.after} {
+			if list := epochsFound(m2.epochs, start, end); slices.Equal(m.epochs, list) {
+				want = list
+			}
+		}
+		if f.lossy && len(m.epochs) == 0 {
+			want = nil // nothing is known, where a truncation was crashed
+		}
 	}
 	if !slices.Equal(m.epochs, want) {
-		return nil, fmt.Errorf("epochs %v, want %v", m.epochs, want)
+		return nil, fmt.Errorf("epochs %v of log %d to %d, want %v", m.epochs, start, end, want)
 	}
 	return m, nil
 }

@@ -358,9 +358,16 @@ func (l *Log) restart(offset int64) error {
 	}
 	l.epoch.Store(noEpoch)
 	list := *l.segments.Load()
-	err := l.lowerSlot(slotState{end: offset, logStart: offset})
+	// Segments go first, for the room on a full disk; no segment, no epochs. What
+	// lies below the log start and was not removed yet must not come back: a log
+	// that is to begin there is emptied where it is.
+	at := max(offset, l.LogStartOffset())
+	err := l.lowerSlot(slotState{end: at, logStart: at})
 	if err == nil {
-		err = l.removeFromEnd(list) // first, for the room on a full disk; no segment, no epochs
+		err = l.removeFromEnd(list)
+	}
+	if err == nil && offset < at {
+		err = l.lowerSlot(slotState{end: offset, logStart: offset})
 	}
 	if err == nil {
 		err = l.epochs.set(nil)
