@@ -305,7 +305,9 @@ func contents(l *Log) (map[int64]uint64, error) {
 				if err != nil {
 					return nil, err
 				}
-				m[r.Offset] = binary.BigEndian.Uint64(r.Value)
+				if r.Offset >= l.LogStartOffset() {
+					m[r.Offset] = binary.BigEndian.Uint64(r.Value)
+				}
 			}
 			b, offset = b[len(batch):], batch.NextOffset()
 		}

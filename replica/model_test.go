@@ -682,8 +682,11 @@ func (r *rig) retained() int64 {
 		if err := s.Walk(0, func(_ segment.Frame, b []byte) bool {
 			maxTs = max(maxTs, record.Batch(b).MaxTimestamp())
 			return true
-		}); err != nil {
-			r.failf("%v", err)
+		}); err != nil { // damage below the log start
+			maxTs, err = s.LargestTimestamp()
+			if err != nil || r.m.start <= s.Base() {
+				r.failf("%v", err)
+			}
 		}
 		if maxTs < 0 {
 			i, err := r.mem.Stat(l.path(s.Name()))
@@ -1094,9 +1097,10 @@ func (r *rig) checkContent(l *Log, m *model) {
 	i := m.holding(m.start)
 	var stats Stats
 	stats.MaxTimestamp = record.NoTimestamp
+	holes := false
 	for _, s := range *l.segments.Load() {
 		ix := rebuilt{interval: r.o.IndexIntervalBytes, maxTs: record.NoTimestamp}
-		err := s.Walk(0, func(f segment.Frame, b []byte) bool {
+		visit := func(f segment.Frame, b []byte) bool {
 			ix.add(f, record.Batch(b).MaxTimestamp())
 			if f.Last < m.start {
 				return true
@@ -1107,11 +1111,20 @@ func (r *rig) checkContent(l *Log, m *model) {
 			}
 			i++
 			return true
-		})
+		}
+		err := s.Walk(0, visit)
+		if c, ok := errors.AsType[*CorruptError](err); ok && c.Offset < m.start {
+			// A power cut may have lost what was below the log start and not synced.
+			pos, _, err2 := s.Position(m.start)
+			err = errors.Join(err2, s.Walk(pos, visit))
+			holes = true
+		}
 		if err != nil {
 			r.failf("%v", err)
 		}
-		r.checkIndexes(l, s, &ix)
+		if !holes {
+			r.checkIndexes(l, s, &ix)
+		}
 		stats.Segments++
 		stats.Bytes += s.Size()
 		stats.AllocatedBytes += s.Allocated()
@@ -1129,7 +1142,7 @@ func (r *rig) checkContent(l *Log, m *model) {
 	got := l.Stats()
 	stats.LogStartOffset, stats.HighWatermark, stats.LogEndOffset, stats.SyncedEnd = m.start, m.highWatermark(), m.leo(), m.syncedEnd()
 	stats.LeaderEpoch, stats.Maps = m.latest(), got.Maps
-	if got.MaxTimestamp < stats.MaxTimestamp { // a settled segment is not asked
+	if got.MaxTimestamp < stats.MaxTimestamp || holes { // a settled segment is not asked
 		got.MaxTimestamp = stats.MaxTimestamp
 	}
 	if got != stats {
