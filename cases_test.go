@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark"
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -624,5 +625,52 @@ func TestCutByAnother(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestC104_AppendBatchTwice: a producer that sends its batch again after a lost
+// answer gets the place of the original, after a reopen too.
+func TestC104_AppendBatchTwice(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "log")
+			l := open(t, dir, tidemark.Options{Sync: mode})
+			var w record.Builder
+			batch := func(seq int32) tidemark.Batch {
+				spec := record.NewSpec()
+				spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = 42, 0, seq
+				b, err := w.Build([]tidemark.Record{rec(0, 10), rec(1, 10)}, &spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return slices.Clone(b)
+			}
+			send := func(seq int32, want int64) {
+				t.Helper()
+				if base, err := l.AppendBatch(batch(seq)); err != nil || base != want {
+					t.Errorf("sequence %d = %d, %v; want %d", seq, base, err, want)
+				}
+			}
+			for i := range int32(6) {
+				send(2*i, int64(2*i))
+			}
+			for range 2 {
+				for i := int32(1); i < 6; i++ {
+					send(2*i, int64(2*i))
+				}
+				var refused *record.ClientError
+				if _, err := l.AppendBatch(batch(0)); !errors.As(err, &refused) || refused.Code != 45 || !errors.Is(err, dedupe.ErrOutOfOrder) {
+					t.Errorf("sixth last batch: %v", err)
+				}
+				if l.LogEndOffset() != 12 {
+					t.Errorf("end %d", l.LogEndOffset())
+				}
+				closeLog(t, l)
+				l = open(t, dir, tidemark.Options{Sync: mode})
+			}
+			if got := l.Stats().Producers.Producers; got != 1 {
+				t.Errorf("%d producers", got)
+			}
+		})
 	}
 }

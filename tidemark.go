@@ -110,6 +110,12 @@ type Options struct {
 	// LogAppendTime gives each record the time of its append, whatever it says.
 	LogAppendTime bool
 
+	// MaxProducers is how many idempotent producers are remembered, in 70 to 170
+	// bytes each; the longest idle make room. Default 1,000,000, at most 2^24 − 2.
+	MaxProducers int
+	// ProducerExpiration is how long after its last batch, by that batch's timestamp,
+	// a producer is remembered. Default 24 h.
+	ProducerExpiration time.Duration
 	// ReadOnly opens without a lock, beside a writer too, and changes nothing.
 	// What is seen is the log as it was at the open.
 	ReadOnly bool
@@ -167,6 +173,7 @@ func Open(dir string, o Options) (*Log, error) {
 func (o *Options) replica() replica.Options {
 	ro := replica.Options{Sync: o.Sync, SyncInterval: o.SyncInterval, SegmentBytes: o.SegmentBytes,
 		IndexIntervalBytes: o.IndexIntervalBytes, MaxBatchBytes: o.MaxBatchBytes, PopulateBytes: o.PopulateBytes,
+		MaxProducers: o.MaxProducers, ProducerExpiration: o.ProducerExpiration,
 		ReadOnly: o.ReadOnly, Progress: o.OnRecovery, Logger: o.Logger, Sole: true}
 	c := replica.EmbeddedConfig()
 	if o.Retention != 0 {
@@ -292,6 +299,13 @@ func (l *Log) Append(recs ...Record) (base int64, err error) {
 // AppendBatch appends a batch that record.Builder or a Kafka client made. It is
 // validated whole, its base offset must be 0, and b is not changed. Errors: those
 // of Append, and *record.ClientError with the Kafka error code for a bad batch.
+//
+// A batch with a producer id, epoch and sequence (record.Spec has them) is
+// appended once: sent again, within the producer's last five, it is not appended
+// and base is that of the original, kept as the sync mode says. One that does not
+// come next in its producer's sequence, or is of an older epoch, is refused with
+// code 45 or 47; errors.Is knows dedupe.ErrOutOfOrder and dedupe.ErrFenced. An id
+// that the log does not know, or has forgotten, begins with any sequence.
 func (l *Log) AppendBatch(b Batch) (base int64, err error) {
 	a, err := l.log.Append(b, replica.Client, time.UnixMilli(l.clock.now()))
 	if err != nil {

@@ -47,7 +47,7 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 	if first < 0 {
 		return original, false, refuse(record.CodeInvalidRecord, record.ErrInvalid, pid, "base sequence %d, want at least 0", first)
 	}
-	id, ok := t.find(pid, t.hash(pid))
+	id, ok := t.lookup(pid)
 	if !ok {
 		return original, false, nil // row 5
 	}
@@ -61,7 +61,7 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 			return original, false, refuse(record.CodeOutOfOrderSequence, ErrOutOfOrder, pid, "epoch %d begins with sequence %d, want 0", epoch, first)
 		}
 	} else if known := e.lastSequence(); !follows(known, first) || e.run < e.n || b.LastOffsetDelta() >= longBatch {
-		if original, ok := t.original(e, first, last); ok { // row 1
+		if original, ok := t.original(id, first, last); ok { // row 1
 			return original, true, nil
 		}
 		if !follows(known, first) && epoch != record.NoProducerEpoch { // rows 8 and 10
@@ -92,19 +92,17 @@ func follows(last, first int32) bool {
 
 // original looks for a batch of the window by its sequences, the oldest first, as
 // Kafka does.
-func (t *Table) original(e *entry, first, last int32) (Batch, bool) {
-	if e.n == 0 {
-		return Batch{}, false
-	}
-	if older := e.n - 1; older > 0 {
-		w := t.windows.get(e.window - 1)
-		for i := range older {
-			if b := &w[(e.head-older+i)%(Window-1)]; b.LastSequence == last && b.FirstSequence() == first {
-				return *b, true
-			}
+func (t *Table) original(id uint32, first, last int32) (Batch, bool) {
+	e := t.entries.get(id)
+	for _, b := range e.older(id, &t.windows) {
+		if b.LastSequence == last && b.FirstSequence() == first {
+			return b, true
 		}
 	}
-	return e.last, e.last.LastSequence == last && e.last.FirstSequence() == first
+	if e.n > 0 && e.last.LastSequence == last && e.last.FirstSequence() == first {
+		return e.last, true
+	}
+	return Batch{}, false
 }
 
 // checkMarker decides about a control batch of a coordinator.
@@ -114,7 +112,7 @@ func (t *Table) checkMarker(b record.Batch) error {
 	if err != nil {
 		return &record.ClientError{Code: record.CodeInvalidRecord, Err: fmt.Errorf("marker of producer %d: %w", pid, err)}
 	}
-	id, ok := t.find(pid, t.hash(pid))
+	id, ok := t.lookup(pid)
 	if !ok {
 		return nil
 	}

@@ -62,7 +62,9 @@ func (t *Table) probe(cells []uint32, pid int64, h uint64) (cell uint64, id uint
 // insert adds a number that is not there. The entry has its pid already.
 func (t *Table) insert(h uint64, id uint32) {
 	x := &t.index
-	t.move(moveAtOnce)
+	if x.old != nil {
+		t.move(moveAtOnce)
+	}
 	if 4*(x.used+1) > 3*len(x.cells) {
 		t.move(len(x.old))
 		x.old, x.moved = x.cells, 0
@@ -73,6 +75,13 @@ func (t *Table) insert(h uint64, id uint32) {
 	}
 	x.used++
 	x.place(h, uint32(h>>fingerShift)<<24|(id+1))
+}
+
+// reserve makes the index of an empty table large enough for n numbers.
+func (t *Table) reserve(n int) {
+	if n > 0 {
+		t.index.cells = make([]uint32, max(firstCells, 1<<bits.Len(uint(n+n/3))))
+	}
 }
 
 func (x *index) place(h uint64, c uint32) {

@@ -96,7 +96,7 @@ func (m model) marker(pid int64, epoch int16, coordinator int32, ts int64) {
 
 func (m model) expire(now int64, expiration time.Duration) {
 	maps.DeleteFunc(m, func(_ int64, p *Producer) bool {
-		return p.TxnFirstOffset < 0 && (p.LastTimestamp < 0 || now-p.LastTimestamp >= expiration.Milliseconds())
+		return p.TxnFirstOffset < 0 && now-p.LastTimestamp >= expiration.Milliseconds()
 	})
 }
 
@@ -196,11 +196,6 @@ func TestTableModel(t *testing.T) {
 			restored := New(Options{})
 			if err := restored.Load(f, offset, 0); err != nil {
 				t.Fatal(err)
-			}
-			for pid, p := range frozen { // Load has dropped these
-				if p.LastTimestamp < 0 && p.TxnFirstOffset < 0 {
-					delete(frozen, pid)
-				}
 			}
 			if err := frozen.equal(restored); err != nil {
 				t.Fatalf("view: %v", err)

@@ -68,12 +68,25 @@ func (s *slab[T]) take() uint32 {
 	return id
 }
 
+// make is edit for a slab that follows another one, whose chunk of that number
+// has n values.
+func (s *slab[T]) make(id uint32, n int) *T {
+	c := id >> chunkShift
+	if int(c) >= len(s.chunks) || len(s.chunks[c]) < n {
+		for int(c) >= len(s.chunks) {
+			s.chunks, s.shared = append(s.chunks, nil), append(s.shared, false)
+		}
+		s.replace(c, n)
+	}
+	return s.edit(id)
+}
+
 func (s *slab[T]) free(id uint32) { s.freed = append(s.freed, id) }
 
 // share returns the chunks as they are now.
 func (s *slab[T]) share() [][]T {
-	for i := range s.shared {
-		s.shared[i] = true
+	for i, c := range s.chunks {
+		s.shared[i] = c != nil
 	}
 	return append([][]T(nil), s.chunks...)
 }
@@ -82,7 +95,8 @@ func (s *slab[T]) share() [][]T {
 func (s *slab[T]) unshare(chunks [][]T) {
 	for i, c := range chunks {
 		switch {
-		case i < len(s.chunks) && &s.chunks[i][0] == &c[0]:
+		case len(c) == 0:
+		case i < len(s.chunks) && len(s.chunks[i]) > 0 && &s.chunks[i][0] == &c[0]:
 			s.shared[i] = false
 		case len(c) == chunkSize && len(s.spare) < maxSpare:
 			s.spare = append(s.spare, c)
@@ -93,9 +107,9 @@ func (s *slab[T]) unshare(chunks [][]T) {
 func (s *slab[T]) bytes() int64 {
 	var zero T
 	n := int64(cap(s.chunks))*int64(unsafe.Sizeof([]T(nil))) + int64(cap(s.shared)) + 4*int64(cap(s.freed))
-	if len(s.chunks) > 0 {
-		values := len(s.chunks[0]) + chunkSize*(len(s.chunks)-1+len(s.spare))
-		n += int64(values) * int64(unsafe.Sizeof(zero))
+	values := chunkSize * len(s.spare)
+	for _, c := range s.chunks {
+		values += len(c)
 	}
-	return n
+	return n + int64(values)*int64(unsafe.Sizeof(zero))
 }

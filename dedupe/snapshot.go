@@ -149,8 +149,8 @@ func ParseWindow(b []byte) (f File, err error) {
 // All goes through the producers in the order of the file.
 func (f *File) All() iter.Seq[Producer] {
 	return func(yield func(Producer) bool) {
-		var p Producer
 		for rest := f.body; len(rest) > 0; {
+			var p Producer
 			rest = f.next(rest, &p)
 			if !yield(p) {
 				return
@@ -160,18 +160,16 @@ func (f *File) All() iter.Seq[Producer] {
 }
 
 // next reads the producer at the start of b, which is as long as it says, and
-// returns what follows.
+// returns what follows. Batches behind p.N stay as they are.
 func (f *File) next(b []byte, p *Producer) []byte {
 	if f.own {
 		le := binary.LittleEndian
-		*p = Producer{
-			ID:               int64(le.Uint64(b)),
-			LastTimestamp:    int64(le.Uint64(b[8:])),
-			TxnFirstOffset:   int64(le.Uint64(b[16:])),
-			CoordinatorEpoch: int32(le.Uint32(b[24:])),
-			Epoch:            int16(le.Uint16(b[28:])),
-			N:                int(b[30]),
-		}
+		p.ID = int64(le.Uint64(b))
+		p.LastTimestamp = int64(le.Uint64(b[8:]))
+		p.TxnFirstOffset = int64(le.Uint64(b[16:]))
+		p.CoordinatorEpoch = int32(le.Uint32(b[24:]))
+		p.Epoch = int16(le.Uint16(b[28:]))
+		p.N = int(b[30])
 		b = b[windowProducer:]
 		for i := range p.N {
 			p.Batches[i] = Batch{LastOffset: int64(le.Uint64(b)), Timestamp: int64(le.Uint64(b[8:])),
@@ -181,13 +179,12 @@ func (f *File) next(b []byte, p *Producer) []byte {
 		return b
 	}
 	be := binary.BigEndian
-	*p = Producer{
-		ID:               int64(be.Uint64(b)),
-		Epoch:            int16(be.Uint16(b[8:])),
-		LastTimestamp:    int64(be.Uint64(b[26:])),
-		CoordinatorEpoch: int32(be.Uint32(b[34:])),
-		TxnFirstOffset:   max(int64(be.Uint64(b[38:])), -1),
-	}
+	p.ID = int64(be.Uint64(b))
+	p.Epoch = int16(be.Uint16(b[8:]))
+	p.LastTimestamp = int64(be.Uint64(b[26:]))
+	p.CoordinatorEpoch = int32(be.Uint32(b[34:]))
+	p.TxnFirstOffset = max(int64(be.Uint64(b[38:])), -1)
+	p.N = 0
 	if last := int64(be.Uint64(b[14:])); last >= 0 {
 		p.N = 1
 		p.Batches[0] = Batch{LastOffset: last, Timestamp: p.LastTimestamp,
@@ -209,6 +206,7 @@ func (t *Table) Load(f File, end, nowMs int64) (err error) {
 	if f.own && f.End != end {
 		return corrupt("it stands for offset %d, want %d", f.End, end)
 	}
+	t.reserve(min(f.n, t.max))
 	var p Producer
 	for rest := f.body; len(rest) > 0; {
 		rest = f.next(rest, &p)
@@ -250,6 +248,7 @@ type View struct {
 	entries slab[entry]
 	windows slab[window]
 	live    int
+	batches int
 }
 
 // Freeze returns the table as it is now, for a file to be written from while the
@@ -259,9 +258,9 @@ func (t *Table) Freeze() *View {
 	if t.view != nil {
 		return nil
 	}
-	t.view = &View{live: t.live,
+	t.view = &View{live: t.live, batches: t.batches,
 		entries: slab[entry]{chunks: t.entries.share(), top: t.entries.top},
-		windows: slab[window]{chunks: t.windows.share(), top: t.windows.top}}
+		windows: slab[window]{chunks: t.windows.share()}}
 	return t.view
 }
 
@@ -276,6 +275,30 @@ func (t *Table) Thaw() {
 
 // Len is the number of producers.
 func (v *View) Len() int { return v.live }
+
+// SnapshotBytes is the size of what WriteSnapshot writes.
+func (v *View) SnapshotBytes() int64 { return snapshotBytes(v.live) }
+
+// WindowBytes is the size of what WriteWindow writes.
+func (v *View) WindowBytes() int64 { return windowBytes(v.live, v.batches) }
+
+// FileBytes is the size of both files of the table together.
+func (t *Table) FileBytes() int64 { return snapshotBytes(t.live) + windowBytes(t.live, t.batches) }
+
+// MaxFileBytes is the size of the larger file of a table that is full, 0 standing
+// for the default of MaxProducers.
+func MaxFileBytes(maxProducers int) int64 {
+	if maxProducers == 0 {
+		maxProducers = defaultMaxProducers
+	}
+	return windowBytes(maxProducers, Window*maxProducers)
+}
+
+func snapshotBytes(producers int) int64 { return snapshotHeader + int64(producers)*snapshotEntry }
+
+func windowBytes(producers, batches int) int64 {
+	return windowHeader + int64(producers)*windowProducer + int64(batches)*windowBatch + windowTrailer
+}
 
 // piece is how much is encoded before it is written.
 const piece = 128 << 10
@@ -358,11 +381,8 @@ func (v *View) WriteWindow(w io.WriterAt, logID [16]byte, end int64) (size int64
 		buf = le.AppendUint32(buf, uint32(e.coordEpoch))
 		buf = le.AppendUint16(buf, uint16(e.epoch))
 		buf = append(buf, e.n, 0)
-		if e.n > 1 {
-			w := v.windows.get(e.window - 1)
-			for i := range e.n - 1 {
-				appendBatch(&w[(e.head-(e.n-1)+i)%(Window-1)])
-			}
+		for _, b := range e.older(id, &v.windows) {
+			appendBatch(&b)
 		}
 		if e.n > 0 {
 			appendBatch(&e.last)
@@ -391,11 +411,4 @@ func (v *View) WriteWindow(w io.WriterAt, logID [16]byte, end int64) (size int64
 	le.PutUint64(head[48:], xxhash.Sum64(head[:48]))
 	_, err = w.WriteAt(head[:], 0)
 	return size, err
-}
-
-// FileBytes is about the size of both files of the table together.
-func (t *Table) FileBytes() int64 {
-	windows := int64(t.windows.top) - int64(len(t.windows.freed))
-	return snapshotHeader + windowHeader + windowTrailer +
-		int64(t.live)*(snapshotEntry+windowProducer+windowBatch) + windows*(Window-1)*windowBatch
 }

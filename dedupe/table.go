@@ -4,18 +4,19 @@
 // A [Table] holds for each producer id its epochs, its last timestamp, the first
 // offset of its open transaction and its last five batches:
 //
-//	index, 4 B a cell          entries, 64 B                  windows, 96 B
-//	├──────┼──────┼─ ...      ├─────────────────────┼─ ...   ├───────────────────┼─ ...
-//	│ 8+24 │      │           │ id, epochs, newest  │        │ up to four older  │
-//	│ bits │      │           │ batch, → window     │        │ batches, a ring   │
-//	└──┬───┴──────┴─          └─────▲───────────┬───┴─       └─────▲─────────────┴─
-//	   └────────────────────────────┘           └──────────────────┘
+//	index, 4 B a cell          entries, 64 B             windows, 96 B
+//	├──────┼──────┼─ ...      ├─────────────────┼─ ...  ├─────────────────┼─ ...
+//	│ 8+24 │      │           │ id, epochs, the │       │ up to four      │
+//	│ bits │      │           │ newest batch    │       │ older batches   │
+//	└──┬───┴──────┴─          └─────▲───────────┴─      └─────▲───────────┴─
+//	   └─────── number ─────────────┴─────────────────────────┘
 //
-// All links are numbers: the garbage collector finds one pointer in 256 entries.
+// All links are numbers: the garbage collector finds two pointers in 256 entries.
 // The index is open addressing over the entries' numbers, with eight bits of the
 // hash in the cell. It doubles, but moves eight cells at each insertion, so that
-// no append waits for all of it; entries and windows grow by chunks and never
-// move. [Table.Freeze] shares the chunks with a [View] for a file to be written
+// no append waits for all of it. Entries and windows come in chunks of 256 that
+// never move; a chunk of windows is made when one of its producers sends a second
+// batch. [Table.Freeze] shares the chunks with a [View] for a file to be written
 // from; the table copies a chunk before it writes to it.
 //
 // Check decides about a batch and changes nothing, Update enters one that was
@@ -41,7 +42,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/tidemark-log/tidemark/internal/invariant"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -50,8 +50,9 @@ const Window = 5
 
 // Options bounds a table. The zero value is ready to use.
 type Options struct {
-	// MaxProducers is how many producers are kept, each in about 75 bytes, or 170
-	// once it has sent more than one batch. Default 1,000,000, at most 2^24 − 2.
+	// MaxProducers is how many producers are kept, each in 70 to 80 bytes, or some
+	// 100 more where producers send more than one batch. Default 1,000,000, at most
+	// 2^24 − 2.
 	MaxProducers int
 
 	// Expiration is how long after its last timestamp a producer without open
@@ -132,10 +133,8 @@ type entry struct {
 	txnFirst      int64 // −1 if no transaction is open
 	last          Batch // the newest of the window, if n > 0
 	coordEpoch    int32
-	window        uint32 // number of the window with the older batches + 1
 	epoch         int16
 	n             uint8 // batches remembered
-	head          uint8 // where in the window the next older batch goes
 	// run is how many of the newest batches follow each other in sequence, none
 	// longer than longBatch. While it covers the window, a batch that comes next
 	// in sequence cannot be one of it, and the window need not be looked at.
@@ -145,7 +144,9 @@ type entry struct {
 // longBatch is a number of records of which five stay below 2^31.
 const longBatch = 1 << 28
 
-// window is the ring of the up to four batches before the newest.
+// window is the up to four batches before the newest, the last of them at the
+// end. It has the number of its entry. Its batches move up when one is added: a
+// place that depended on the entry would be looked up only when that is there.
 type window [Window - 1]Batch
 
 // Table is the producers of one log. One caller at a time may use it.
@@ -157,16 +158,22 @@ type Table struct {
 	entries    slab[entry]
 	windows    slab[window]
 	live       int
+	batches    int    // remembered of all producers
 	hand       uint32 // where the next eviction looks
 	cursor     uint32 // where Expire goes on
 	evicted    int64
 	expired    int64
 	view       *View // the one out, if any
+
+	// The producer that was looked up last: for Update after Check, and for a
+	// producer that sends one batch after the other. −1 is none.
+	lastPID int64
+	lastID  uint32
 }
 
 // New returns an empty table. The options must be valid.
 func New(o Options) *Table {
-	t := &Table{max: o.MaxProducers, expiration: o.Expiration.Milliseconds()}
+	t := &Table{lastPID: -1, max: o.MaxProducers, expiration: o.Expiration.Milliseconds()}
 	var seed [8]byte
 	rand.Read(seed[:])
 	t.seed = binary.LittleEndian.Uint64(seed[:])
@@ -191,7 +198,7 @@ func (t *Table) Stats() Stats {
 // Reset drops every producer and gives the memory back. Counters stay.
 func (t *Table) Reset() {
 	t.index, t.entries, t.windows = index{}, slab[entry]{}, slab[window]{}
-	t.live, t.hand, t.cursor = 0, 0, 0
+	t.live, t.batches, t.hand, t.cursor, t.lastPID = 0, 0, 0, 0, -1
 }
 
 // Update enters b, which was appended at base offset base, without asking
@@ -211,10 +218,11 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 		}
 		return t.updateMarker(pid, b.ProducerEpoch(), m, timestamp, base)
 	}
-	e := t.entries.edit(t.number(pid))
-	e.setEpoch(b.ProducerEpoch())
+	id := t.number(pid)
+	e := t.entries.edit(id)
+	t.setEpoch(e, b.ProducerEpoch())
 	delta := b.LastOffsetDelta()
-	t.push(e, Batch{LastOffset: base + int64(delta), Timestamp: b.MaxTimestamp(), LastSequence: b.LastSequence(), OffsetDelta: delta})
+	t.push(id, e, Batch{LastOffset: base + int64(delta), Timestamp: b.MaxTimestamp(), LastSequence: b.LastSequence(), OffsetDelta: delta})
 	e.lastTimestamp = b.MaxTimestamp()
 	if e.txnFirst < 0 && b.IsTransactional() {
 		e.txnFirst = base
@@ -224,7 +232,7 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 
 func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp, offset int64) (done Transaction, ended bool) {
 	e := t.entries.edit(t.number(pid))
-	e.setEpoch(epoch)
+	t.setEpoch(e, epoch)
 	e.coordEpoch = m.CoordinatorEpoch
 	e.lastTimestamp = timestamp
 	if e.txnFirst < 0 {
@@ -236,42 +244,68 @@ func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp
 }
 
 // setEpoch empties the window of a producer whose epoch changes.
-func (e *entry) setEpoch(epoch int16) {
+func (t *Table) setEpoch(e *entry, epoch int16) {
 	if e.epoch != epoch {
-		e.epoch, e.n, e.head, e.run = epoch, 0, 0, 0
+		t.batches -= int(e.n)
+		e.epoch, e.n, e.run = epoch, 0, 0
 	}
 }
 
-// push makes b the newest batch of e, an entry that may be written.
-func (t *Table) push(e *entry, b Batch) {
+// push makes b the newest batch of e, which is entry id and may be written.
+func (t *Table) push(id uint32, e *entry, b Batch) {
+	e.extend(b)
 	if e.n > 0 {
-		if b.FirstSequence() != record.IncSequence(e.last.LastSequence, 1) {
-			e.run = 0
-		}
-		if e.window == 0 {
-			e.window = t.windows.take() + 1
-		}
-		t.windows.edit(e.window - 1)[e.head] = e.last
-		e.head = (e.head + 1) % (Window - 1)
+		w := t.windows.make(id, len(t.entries.chunks[id>>chunkShift]))
+		w[0], w[1], w[2], w[3] = w[1], w[2], w[3], e.last
 	}
 	e.last = b
-	e.n = min(e.n+1, Window)
+	if e.n < Window {
+		e.n++
+		t.batches++
+	}
+}
+
+// extend counts b, which is about to become the newest, to the run or breaks it.
+func (e *entry) extend(b Batch) {
+	if e.run > 0 && b.FirstSequence() != record.IncSequence(e.last.LastSequence, 1) {
+		e.run = 0
+	}
 	e.run = min(e.run+1, Window)
-	if b.OffsetDelta >= longBatch || b.OffsetDelta < 0 {
+	if uint32(b.OffsetDelta) >= longBatch {
 		e.run = 0
 	}
 }
 
+// older are the batches before the newest, the oldest first.
+func (e *entry) older(id uint32, windows *slab[window]) []Batch {
+	if e.n < 2 {
+		return nil
+	}
+	return windows.get(id)[Window-e.n:]
+}
+
+// lookup returns the number of the entry of pid, if it has one.
+func (t *Table) lookup(pid int64) (id uint32, ok bool) {
+	if pid == t.lastPID {
+		return t.lastID, true
+	}
+	if id, ok = t.find(pid, t.hash(pid)); ok {
+		t.lastPID, t.lastID = pid, id
+	}
+	return id, ok
+}
+
 // number returns the number of the entry of pid, a new one if it has none.
 func (t *Table) number(pid int64) uint32 {
-	h := t.hash(pid)
-	if id, ok := t.find(pid, h); ok {
-		return id
+	id, ok := t.lookup(pid)
+	if !ok {
+		if t.live >= t.max {
+			t.evict()
+		}
+		id = t.add(pid, t.hash(pid))
+		t.lastPID, t.lastID = pid, id
 	}
-	if t.live >= t.max {
-		t.evict()
-	}
-	return t.add(pid, h)
+	return id
 }
 
 func (t *Table) add(pid int64, h uint64) uint32 {
@@ -286,9 +320,8 @@ func (t *Table) add(pid int64, h uint64) uint32 {
 func (t *Table) drop(id uint32) {
 	e := t.entries.edit(id)
 	t.remove(t.hash(e.pid), id)
-	if e.window != 0 {
-		t.windows.free(e.window - 1)
-	}
+	t.batches -= int(e.n)
+	t.lastPID = -1
 	*e = entry{pid: -1}
 	t.entries.free(id)
 	t.live--
@@ -350,7 +383,11 @@ func (t *Table) Expire(nowMs int64, n int) (done bool) {
 }
 
 func (t *Table) isExpired(nowMs, lastTimestamp, txnFirst int64) bool {
-	return txnFirst < 0 && (lastTimestamp < 0 || nowMs >= lastTimestamp && nowMs-lastTimestamp >= t.expiration)
+	if txnFirst >= 0 || nowMs < lastTimestamp {
+		return false
+	}
+	idle := nowMs - lastTimestamp
+	return idle >= t.expiration || idle < 0 // it overflowed
 }
 
 // compact moves all producers to fresh memory.
@@ -362,20 +399,20 @@ func (t *Table) compact() {
 		if e.pid < 0 {
 			continue
 		}
-		if e.window != 0 {
-			w := t.windows.take()
-			*t.windows.edit(w) = *windows.get(e.window - 1)
-			e.window = w + 1
+		to := t.add(e.pid, t.hash(e.pid))
+		*t.entries.edit(to) = e
+		t.batches += int(e.n)
+		if e.n > 1 {
+			*t.windows.make(to, len(t.entries.chunks[to>>chunkShift])) = *windows.get(id)
 		}
-		*t.entries.edit(t.add(e.pid, t.hash(e.pid))) = e
 	}
 }
 
 // Get returns what is known about a producer.
 func (t *Table) Get(pid int64) (p Producer, ok bool) {
-	if id, ok := t.find(pid, t.hash(pid)); ok && pid >= 0 {
+	if id, ok := t.find(pid, t.hash(pid)); ok {
 		e := t.entries.get(id)
-		return e.producer(&t.windows), true
+		return e.producer(id, &t.windows), true
 	}
 	return p, false
 }
@@ -384,7 +421,7 @@ func (t *Table) Get(pid int64) (p Producer, ok bool) {
 func (t *Table) All() iter.Seq[Producer] {
 	return func(yield func(Producer) bool) {
 		for id := range t.entries.top {
-			if e := t.entries.get(id); e.pid >= 0 && !yield(e.producer(&t.windows)) {
+			if e := t.entries.get(id); e.pid >= 0 && !yield(e.producer(id, &t.windows)) {
 				return
 			}
 		}
@@ -392,30 +429,31 @@ func (t *Table) All() iter.Seq[Producer] {
 }
 
 // producer gives e the form that callers and files see, oldest batch first.
-func (e *entry) producer(windows *slab[window]) Producer {
+func (e *entry) producer(id uint32, windows *slab[window]) Producer {
 	p := Producer{ID: e.pid, LastTimestamp: e.lastTimestamp, TxnFirstOffset: e.txnFirst,
 		CoordinatorEpoch: e.coordEpoch, Epoch: e.epoch, N: int(e.n)}
-	if e.n == 0 {
-		return p
+	if e.n > 0 {
+		p.Batches[copy(p.Batches[:], e.older(id, windows))] = e.last
 	}
-	if older := e.n - 1; older > 0 {
-		w := windows.get(e.window - 1)
-		for i := range older {
-			p.Batches[i] = w[(e.head-older+i)%(Window-1)]
-		}
-	}
-	p.Batches[e.n-1] = e.last
 	return p
 }
 
 // enter adds a producer that the table does not know.
 func (t *Table) enter(p *Producer, h uint64) {
-	e := t.entries.edit(t.add(p.ID, h))
+	id := t.add(p.ID, h)
+	e := t.entries.edit(id)
 	e.lastTimestamp, e.txnFirst, e.coordEpoch, e.epoch = p.LastTimestamp, p.TxnFirstOffset, p.CoordinatorEpoch, p.Epoch
-	for _, b := range p.Batches[:p.N] {
-		t.push(e, b)
+	if p.N == 0 {
+		return
 	}
-	if invariant.On {
-		invariant.Check(int(e.n) == p.N, "producer %d has %d batches, want %d", p.ID, e.n, p.N)
+	for _, b := range p.Batches[:p.N] {
+		e.extend(b)
+		e.last = b
+	}
+	e.n = uint8(p.N)
+	t.batches += p.N
+	if p.N > 1 {
+		w := t.windows.make(id, len(t.entries.chunks[id>>chunkShift]))
+		copy(w[Window-p.N:], p.Batches[:p.N-1])
 	}
 }

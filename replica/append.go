@@ -29,11 +29,15 @@ const (
 	Follower
 )
 
-// Appended is the answer to an append: offsets [Base, End). Duplicate is kept
-// for the producer table.
+// Appended is the answer to an append: offsets [Base, End).
 type Appended struct {
 	Base, End int64
+	// Duplicate: the producer had sent the batch before. Nothing was appended; the
+	// offsets are those of the original, whose ack may not have arrived.
 	Duplicate bool
+	// MaxTimestamp is the largest of the batch as stored, ms since the epoch, or
+	// that of the original; from Append of one batch only.
+	MaxTimestamp int64
 }
 
 var errNoEpoch = errors.New("no leader epoch has begun")
@@ -133,6 +137,7 @@ func (l *Log) commitLocked(s *segment.Segment, n int, last, maxTs int64) {
 		invariant.Check(last >= s.End(), "append of last offset %d below end %d", last, s.End())
 	}
 	s.Commit(n, last, maxTs)
+	l.prod.since += int64(n)
 	// The end reaches the slot every few KiB: after a kill recovery scans what
 	// lies beyond it.
 	if l.unslotted += n; l.unslotted >= slotEvery {
@@ -293,6 +298,7 @@ func (l *Log) rollLocked(base int64) error {
 	} else {
 		old.Seal()
 		l.sync.sealed = append(l.sync.sealed, sealedSegment{seg: old})
+		l.prod.rolledLocked(base)
 	}
 	l.sync.dirty = true
 	l.sync.gap = l.sync.gap || base != old.End()
@@ -315,9 +321,15 @@ func (l *Log) rollLocked(base int64) error {
 // b is not kept; for Client and Trusted it is not changed either. It never
 // waits for the disk.
 //
+// A batch of an idempotent producer from Client or Trusted is appended only if it
+// comes next in its sequence, and a duplicate is answered with the original
+// (log-format §5.3); a Follower's is taken as it is, since its leader decided.
+//
 // Errors: those of AppendRecords; for a bad batch, of which nothing was
 // appended, a *record.ClientError with Kafka's code from a Client and a
-// *record.Error from others; ErrOrder where a follower's batch does not follow
+// *record.Error from others; a *record.ClientError that wraps
+// dedupe.ErrOutOfOrder, ErrFenced, ErrTxnState or ErrCoordinatorFenced, for what
+// the producer should not have sent; ErrOrder where a follower's batch does not follow
 // the end or its epoch goes back.
 func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	if origin == Follower {
@@ -334,10 +346,19 @@ func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	l.appendMu.Lock()
 	s, err := l.roomLocked(incoming{n: len(batch), last: int64(batch.LastOffsetDelta()), ts: batch.MaxTimestamp(), now: now.UnixMilli()})
 	var a Appended
-	if err == nil {
+	produced, done := batch.HasProducer(), false
+	if err == nil && produced {
+		if done, err = l.prod.checkLocked(batch, &a); !done {
+			l.expectLocked(s.End())
+		}
+	}
+	if err == nil && !done {
 		a.Base = s.End()
 		a.End = a.Base + int64(batch.LastOffsetDelta()) + 1
-		err = l.copyLocked(s, batch, a.Base, l.epoch.Load())
+		a.MaxTimestamp = batch.MaxTimestamp()
+		if err = l.copyLocked(s, batch, a.Base, l.epoch.Load()); err == nil && produced {
+			l.prod.table.Update(batch, a.Base)
+		}
 	}
 	l.unlockAppended(err)
 	if err != nil {
@@ -484,7 +505,13 @@ func (l *Log) appendOne(b record.Batch, nowMs int64, a *Appended) error {
 		if !ok {
 			continue
 		}
-		err = l.copyLocked(s, b, base, epoch)
+		produced := b.HasProducer()
+		if produced {
+			l.expectLocked(base)
+		}
+		if err = l.copyLocked(s, b, base, epoch); err == nil && produced {
+			l.prod.table.Update(b, base)
+		}
 		if err == nil && base > end {
 			l.storeSlot() // recovery takes no gap that the slot does not know
 		}

@@ -61,6 +61,10 @@ func (l *Log) Backup(dir string) (err error) {
 		return err
 	}
 	st := slotState{end: end, hw: end, syncedEnd: end, syncedHW: end, settledEnd: end, logStart: start}
+	rand.Read(st.logID[:])
+	if err := l.backupProducers(dir, *l.segments.Load(), end, &st); err != nil {
+		return err
+	}
 	if err := writeCleanSlot(fsys, dir, st, last); err != nil {
 		return err
 	}
@@ -110,8 +114,8 @@ func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64
 	return end, settleSealed(copied)
 }
 
-// writeCleanSlot gives a directory that is wholly on disk its slot. last is its
-// last log file.
+// writeCleanSlot gives a directory that is wholly on disk its slot, with the log
+// id, ends and flags of st. last is its last log file.
 func writeCleanSlot(fsys vfs.FS, dir string, st slotState, last string) error {
 	d, err := fsys.Stat(dir)
 	if err != nil {
@@ -121,9 +125,9 @@ func writeCleanSlot(fsys vfs.FS, dir string, st slotState, last string) error {
 	if err != nil {
 		return err
 	}
-	rand.Read(st.logID[:])
 	st.boot, st.device, st.inode = fsys.BootID(), d.Device, d.Inode
-	st.flags, st.activeSize, st.activeTime = flagClean, i.Size, i.ModTime.UnixNano()
+	st.activeSize, st.activeTime = i.Size, i.ModTime.UnixNano()
+	st.flags |= flagClean
 	free := func(int) error { return nil }
 	sl, err := openSlot(fsys, dir, st, true, free)
 	if err != nil {

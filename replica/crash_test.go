@@ -370,11 +370,12 @@ func (f crash) fits(l *Log, p possible) (*model, error) {
 	if end < p.lo || end > p.hi {
 		return nil, fmt.Errorf("end %d, want %d to %d", end, p.lo, p.hi)
 	}
-	m := &model{mode: p.m.mode, sole: p.m.sole, start: start, end: end, held: -1, epoch: -1}
+	m := &model{mode: p.m.mode, sole: p.m.sole, start: start, end: end, held: -1, epoch: -1, raised: p.m.raised}
 	for _, b := range p.m.batches {
 		if b.base < end && end <= b.last && end != start && end != f.after.end {
 			return nil, fmt.Errorf("end %d lies inside batch %d to %d", end, b.base, b.last)
 		}
+		m.raised = m.raised || b.last < start
 		if b.last < start || b.last >= end {
 			continue
 		}

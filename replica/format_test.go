@@ -6,13 +6,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/record"
 )
 
 var rewriteFormat = flag.Bool("format.rewrite", false, "write the bytes this build makes into docs/format.md")
+
+type fileInMemory []byte
+
+func (f *fileInMemory) WriteAt(p []byte, at int64) (int, error) {
+	*f = append(*f, make([]byte, max(0, int(at)+len(p)-len(*f)))...)
+	return copy((*f)[at:], p), nil
+}
 
 // TestFormatDoc: the bytes drawn in docs/format.md are those this build makes.
 func TestFormatDoc(t *testing.T) {
@@ -34,13 +43,29 @@ func TestFormatDoc(t *testing.T) {
 		t.Fatalf("slot of the document: %+v, %v", got, err)
 	}
 
+	table := dedupe.New(dedupe.Options{})
+	for i, n := range []int{1, 3} {
+		recs := slices.Repeat(recs, n)
+		spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence, spec.Transactional = 4242, 7, int32(10+i), i > 0
+		b := record.Encode(make([]byte, record.Size(recs, 0)), recs, &spec)
+		table.Update(b, int64(100+i))
+	}
+	var window, snapshot fileInMemory
+	v := table.Freeze()
+	if _, err := v.WriteWindow(&window, st.logID, 104); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.WriteSnapshot(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+
 	name := filepath.Join("..", "docs", "format.md")
 	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	doc := string(b)
-	for kind, want := range map[string][]byte{"batch": batch, "slot": slot} {
+	for kind, want := range map[string][]byte{"batch": batch, "slot": slot, "dedupe": window, "snapshot": snapshot} {
 		_, rest, ok := strings.Cut(doc, "```"+kind+"\n")
 		drawn, _, ok2 := strings.Cut(rest, "```")
 		if !ok || !ok2 {

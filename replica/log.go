@@ -113,6 +113,13 @@ type Options struct {
 	// PopulateBytes is how far ahead of the end write faults are taken.
 	// Default 8 MiB, at most 64 MiB; not under Always.
 	PopulateBytes int64
+	// MaxProducers is how many idempotent producers are remembered, in 70 to 170
+	// bytes each; see package dedupe for who makes room for a new one. Default
+	// 1,000,000, at most 2^24 − 2.
+	MaxProducers int
+	// ProducerExpiration is how long after its last batch, by that batch's timestamp,
+	// a producer is remembered. Default 24 h (Kafka's producer.id.expiration.ms).
+	ProducerExpiration time.Duration
 	// SealedSyncDelay is how long after the roll a sealed segment is synced in
 	// the background under Never and Interval. Default 10 s.
 	SealedSyncDelay time.Duration
@@ -136,7 +143,8 @@ type Options struct {
 	Progress func(Progress)
 	Logger   *slog.Logger // default: discards
 
-	inDir bool // the data folder has the lock
+	inDir         bool  // the data folder has the lock
+	snapshotEvery int64 // see snapshotEvery; tests make it small
 
 	FS   vfs.FS        // default vfs.OS
 	Maps *segment.Maps // default segment.DefaultMaps()
@@ -166,6 +174,7 @@ func (o *Options) fill() error {
 		}
 	}
 	def(&o.PopulateBytes, 8<<20)
+	def(&o.snapshotEvery, snapshotEvery)
 	if o.SyncInterval == 0 {
 		o.SyncInterval = time.Second
 	}
@@ -195,13 +204,16 @@ func (o *Options) fill() error {
 	bound("PopulateBytes", o.PopulateBytes, 0, 64<<20)
 	bound("RetentionInterval", int64(o.RetentionInterval), int64(time.Millisecond), math.MaxInt64)
 	bound("SealedSyncDelay", int64(o.SealedSyncDelay), 0, int64(24*time.Hour))
+	d := o.dedupe()
+	errs = append(errs, d.Validate())
 	return errors.Join(errs...)
 }
 
 // Log is one replica's copy of a partition. All methods are safe for concurrent
 // use.
 //
-// Lock order, outermost first: maint, appendMu, sync.mu, slot.mu, epochs.mu.
+// Lock order, outermost first: maint, prod.mu, appendMu, sync.mu, slot.mu,
+// epochs.mu.
 type Log struct {
 	o    Options
 	cfg  atomic.Pointer[Config] // changed under maint
@@ -257,6 +269,7 @@ type Log struct {
 	}
 	slot   *slot
 	epochs *epochCache
+	prod   producers
 
 	closeOnce sync.Once
 	closeErr  error
@@ -481,12 +494,13 @@ type Stats struct {
 	MaxTimestamp                                           int64 // ms, −1 if none
 	LeaderEpoch                                            int32 // newest, −1 if none
 	Maps                                                   int   // of the whole process
+	Producers                                              ProducerStats
 }
 
 // Stats returns a snapshot.
 func (l *Log) Stats() Stats {
 	s := Stats{LogStartOffset: l.LogStartOffset(), HighWatermark: l.HighWatermark(), LogEndOffset: l.LogEndOffset(),
-		SyncedEnd: l.SyncedEnd(), MaxTimestamp: -1, LeaderEpoch: l.epochs.latest(), Maps: l.o.Maps.Count()}
+		SyncedEnd: l.SyncedEnd(), MaxTimestamp: -1, LeaderEpoch: l.epochs.latest(), Maps: l.o.Maps.Count(), Producers: l.producerStats()}
 	for _, seg := range *l.segments.Load() {
 		s.Segments++
 		s.Bytes += seg.Size()

@@ -42,6 +42,7 @@ type model struct {
 	hw         int64
 	held       int64 // end that is shown while a tail is held, −1 otherwise
 	epoch      int32 // what a leader stamps, −1 if none
+	raised     bool  // the log start moved over batches; see checkProducers
 }
 
 func (m *model) leo() int64 {
@@ -282,6 +283,7 @@ func newRig(seed uint64) *rig {
 		Sole:               r.rng.IntN(3) == 0,
 		FS:                 r.fs,
 		Maps:               segment.NewMaps(1000),
+		snapshotEvery:      []int64{1, 3000, 20_000}[r.rng.IntN(3)],
 	}
 	if r.rng.IntN(3) != 0 {
 		c := DefaultConfig()
@@ -512,6 +514,7 @@ func (r *rig) checkAppend(err error, after *model, got Appended, n int) {
 func (r *rig) appendFollower() {
 	var batches []record.Batch
 	base, epoch := r.m.end, max(r.m.latest(), 0)
+	known := r.m.producers()
 	for range 1 + r.rng.IntN(4) {
 		limit := int(r.o.SegmentBytes)
 		if r.rng.IntN(10) == 0 {
@@ -537,6 +540,14 @@ func (r *rig) appendFollower() {
 		if r.rng.IntN(5) == 0 {
 			b = r.compacted(recs, base, epoch)
 		}
+		switch r.rng.IntN(6) {
+		case 0, 1:
+			b = r.encode(r.produced(limit), base, epoch)
+			r.assume(b, known)
+		case 2:
+			b = r.marker(base, epoch, known)
+		}
+		known.add(b)
 		batches = append(batches, b)
 		base = b.NextOffset()
 	}
@@ -945,7 +956,7 @@ var rigSteps = []struct {
 	weight int
 	step   func(*rig)
 }{
-	{24, (*rig).appendRecords}, {8, (*rig).appendTrusted}, {12, (*rig).appendFollower}, {16, (*rig).sync}, {10, (*rig).setHW},
+	{24, (*rig).appendRecords}, {8, (*rig).appendTrusted}, {20, (*rig).appendProduced}, {12, (*rig).appendFollower}, {16, (*rig).sync}, {10, (*rig).setHW},
 	{6, (*rig).maintain}, {4, (*rig).deleteRecords}, {7, (*rig).truncate}, {2, (*rig).restart}, {3, (*rig).reopen}, {5, (*rig).beginEpoch}, {6, (*rig).heldTail},
 	{1, (*rig).backup}, {1, (*rig).useBackup}, {3, (*rig).holdView}, {4, (*rig).releaseViews},
 }
@@ -982,6 +993,9 @@ func (r *rig) compare(l *Log, m *model) {
 	}
 	if got := l.Epochs(); !slices.Equal(got, m.epochs) {
 		r.failf("epochs %v, want %v", got, m.epochs)
+	}
+	if err := m.checkProducers(l); err != nil {
+		r.failf("producers: %v", err)
 	}
 	epoch := r.rng.Int32N(m.latest()+3) - 1
 	e, end := l.EndOffsetFor(epoch)
@@ -1141,7 +1155,7 @@ func (r *rig) checkContent(l *Log, m *model) {
 	}
 	got := l.Stats()
 	stats.LogStartOffset, stats.HighWatermark, stats.LogEndOffset, stats.SyncedEnd = m.start, m.highWatermark(), m.leo(), m.syncedEnd()
-	stats.LeaderEpoch, stats.Maps = m.latest(), got.Maps
+	stats.LeaderEpoch, stats.Maps, stats.Producers = m.latest(), got.Maps, got.Producers
 	if got.MaxTimestamp < stats.MaxTimestamp || holes { // a settled segment is not asked
 		got.MaxTimestamp = stats.MaxTimestamp
 	}
@@ -1212,6 +1226,10 @@ func (r *rig) checkFiles(fs *vfs.Mem, l *Log) {
 		switch {
 		case f.Name == lockName, f.Name == slotName, f.Name == epochFile:
 		case bases[stem] && slices.Contains([]string{".log", ".index", ".timeindex"}, filepath.Ext(f.Name)):
+		case slices.Contains([]string{windowSuffix, snapshotSuffix}, filepath.Ext(f.Name)):
+			if end, ok := segment.ParseName(f.Name, filepath.Ext(f.Name)); !ok || end > l.trueEnd() {
+				r.failf("%s is left in the directory of a log that ends at %d", f.Name, l.trueEnd())
+			}
 		default:
 			r.failf("%s is left in the directory of a log of %d segments", f.Name, len(bases))
 		}

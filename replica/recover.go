@@ -28,7 +28,7 @@ const lockName = "LOCK"
 // cut, zeroed and synced. Damage below is no torn end: the log opens, Damage
 // names it, files stay as they are and everything else can be read.
 //
-// now is the time for logging only. Errors: ErrLocked; ErrVersion; a full disk
+// now is for producers that have expired. Errors: ErrLocked; ErrVersion; a full disk
 // or other errors of the file system, after which the files are as before.
 func Open(dir string, o Options, now time.Time) (_ *Log, err error) {
 	if err := o.fill(); err != nil {
@@ -50,7 +50,7 @@ func Open(dir string, o Options, now time.Time) (_ *Log, err error) {
 			}
 		}
 	}
-	r := &recovery{l: l}
+	r := &recovery{l: l, now: now}
 	if err := r.run(); err != nil {
 		r.abandon(err)
 		return nil, err
@@ -71,6 +71,7 @@ func newLog(dir string, o Options) *Log {
 // recovery is one opening of a log.
 type recovery struct {
 	l      *Log
+	now    time.Time
 	info   vfs.Info  // of the directory
 	old    slotState // as found
 	slot   bool      // old is valid and of this very directory
@@ -82,9 +83,11 @@ type recovery struct {
 
 	sizes    map[int64]int64 // base → size of the .log
 	hasIndex map[int64]bool
-	below    []int64 // bases of segments wholly below the log start: a deletion was interrupted
-	list     []*segment.Segment
-	from     map[int64]int64 // base → byte at which reading began
+	// Offsets of the producer files, ours and Kafka's.
+	windows, snapshots map[int64]bool
+	below              []int64 // bases of segments wholly below the log start: a deletion was interrupted
+	list               []*segment.Segment
+	from               map[int64]int64 // base → byte at which reading began
 
 	vouched  int64 // below it an invalid batch is damage
 	settled  int64 // whole segments below it are not read
@@ -111,6 +114,9 @@ func (r *recovery) run() (err error) {
 		return err
 	}
 	if err := r.find(); err != nil {
+		return err
+	}
+	if err := r.findProducers(); err != nil {
 		return err
 	}
 	if l.o.ReadOnly || l.Damage() != nil {
@@ -176,11 +182,16 @@ func (r *recovery) readNames() error {
 		return err
 	}
 	r.sizes, r.hasIndex, r.from = map[int64]int64{}, map[int64]bool{}, map[int64]int64{}
+	r.windows, r.snapshots = map[int64]bool{}, map[int64]bool{}
 	for _, f := range infos {
 		if base, ok := segment.ParseName(f.Name, ".log"); ok && !f.IsDir {
 			r.sizes[base] = f.Size
 		} else if base, ok := segment.ParseName(f.Name, ".index"); ok {
 			r.hasIndex[base] = true
+		} else if end, ok := segment.ParseName(f.Name, windowSuffix); ok && !f.IsDir {
+			r.windows[end] = true
+		} else if end, ok := segment.ParseName(f.Name, snapshotSuffix); ok && !f.IsDir {
+			r.snapshots[end] = true
 		}
 	}
 	if l.o.ReadOnly {
@@ -919,6 +930,10 @@ func (r *recovery) settle() error {
 	st.syncedHW = min(st.hw, st.syncedEnd)
 	st.settledEnd = min(st.settledEnd, r.end)
 	st.flags &= flagFailed | flagCut
+	if l.prod.emptyTo == noProducers {
+		st.flags |= flagNoProducers
+	}
+	l.prod.logID = st.logID
 	if r.garbage {
 		st.flags |= flagCut
 	}
@@ -997,7 +1012,7 @@ func (r *recovery) settle() error {
 	}
 	l.hw.Store(max(start, min(r.hwc(), l.CountedEnd())))
 	l.slot.mu.Lock()
-	l.slot.s.flags = 0
+	l.slot.s.flags &= flagNoProducers
 	l.slot.mu.Unlock()
 	l.storeSlot()
 	if r.failed {
@@ -1136,6 +1151,8 @@ func (l *Log) Close(now time.Time) error {
 func (l *Log) close(now time.Time) error {
 	l.maint.Lock()
 	defer l.maint.Unlock()
+	l.prod.mu.Lock()
+	defer l.prod.mu.Unlock()
 	l.appendMu.Lock()
 	writable := l.writable() == nil
 	l.closed.Store(true)
@@ -1181,6 +1198,9 @@ func (l *Log) closeClean() error {
 		return err
 	}
 	if err := active.SyncIndexes(); err != nil {
+		return err
+	}
+	if err := l.closeProducers(); err != nil {
 		return err
 	}
 	// Trim may have made the index files.

@@ -15,14 +15,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/replica"
 )
 
-// A data folder that was written by us and closed keeps rules 1 to 5 and 7 to 17
-// of log-format §12. The tests read its files by themselves: os.ReadFile,
+// A data folder that was written by us and closed keeps the rules of log-format
+// §12. The tests read its files by themselves: os.ReadFile,
 // encoding/binary and the checksum, none of our code.
 
 // folder is what the rules are checked on: partition directory → file → bytes.
@@ -104,7 +105,7 @@ func makeFolder(o replica.Options) (f *folder, err error) {
 	for name, fill := range map[string]func(l *replica.Log) error{
 		"plain": fillLeader, "a.b-c_d": fillFollower, "cut": fillCut, "empty": func(*replica.Log) error { return nil },
 		"moved": func(l *replica.Log) error { return l.TruncateFullyAndStartAt(500) },
-		"times": fillTimes, "reopened": fillLeader,
+		"times": fillTimes, "reopened": fillLeader, "idem": fillProducers,
 	} {
 		p := replica.TopicPartition{Topic: name, Partition: 3}
 		l, err := d.OpenLog(p, replica.UUID{1, byte(len(name))}, o, t0)
@@ -247,6 +248,48 @@ func fillTimes(l *replica.Log) error {
 	return nil
 }
 
+// fillProducers has idempotent and transactional producers over several segments,
+// then a cut and more of them.
+func fillProducers(l *replica.Log) error {
+	next := map[int64]int32{}
+	fill := func(n int) error {
+		if err := l.BeginEpoch(l.Stats().LeaderEpoch + 1); err != nil {
+			return err
+		}
+		for i := range n {
+			pid := int64(i % 5)
+			s := batch{pid: pid, epoch: int16(pid), seq: next[pid], n: 1 + i%3, txn: pid == 4, ts: t0.Add(time.Duration(i) * time.Second)}
+			if a, err := l.Append(s.bytes(0, -1), replica.Client, t0); err != nil || a.Duplicate {
+				return fmt.Errorf("%+v: %+v, %w", s, a, err)
+			}
+			next[pid] += int32(s.n)
+			if i%30 == 29 {
+				m := record.Marker{Timestamp: t0.UnixMilli(), ProducerID: 4, ProducerEpoch: 4, CoordinatorEpoch: 9, Type: record.Commit}
+				if _, err := l.Append(record.AppendMarker(nil, m), replica.Trusted, t0); err != nil {
+					return err
+				}
+			}
+			if _, err := l.Maintain(t0); err != nil {
+				return err
+			}
+		}
+		return l.SyncNow()
+	}
+	if err := fill(400); err != nil {
+		return err
+	}
+	if err := l.Truncate(l.LogEndOffset() / 2); err != nil {
+		return err
+	}
+	for pid := range next {
+		if p, ok := l.Producer(pid); ok {
+			last, _ := p.Last()
+			next[pid] = last.LastSequence + 1
+		}
+	}
+	return fill(403)
+}
+
 // eachFolder runs f over every folder.
 func eachFolder(t *testing.T, f func(t *testing.T, x *folder)) {
 	t.Helper()
@@ -367,6 +410,106 @@ func TestRule05_EverySegmentHasAnIndex(t *testing.T) {
 			if _, ok := files[fmt.Sprintf("%020d.%s", base, suffix)]; !ok {
 				t.Errorf("%s.%s is missing", place, suffix)
 			}
+		}
+	})
+}
+
+// producerLine is an entry of a snapshot but for its producer id.
+type producerLine struct {
+	epoch              int16
+	lastSeq            int32
+	last               int64
+	delta              int32
+	timestamp          int64
+	coordinator        int32
+	transactionStarted int64
+}
+
+// parseSnapshot reads Kafka's snapshot (log-format §5.1).
+func parseSnapshot(b []byte) (map[int64]producerLine, error) {
+	be := binary.BigEndian
+	if len(b) < 10 || be.Uint16(b) != 1 || (len(b)-10)%46 != 0 || int(be.Uint32(b[6:])) != (len(b)-10)/46 ||
+		be.Uint32(b[2:]) != crc32.Checksum(b[6:], crc32.MakeTable(crc32.Castagnoli)) {
+		return nil, fmt.Errorf("%d bytes are no snapshot", len(b))
+	}
+	m := map[int64]producerLine{}
+	for b = b[10:]; len(b) > 0; b = b[46:] {
+		m[int64(be.Uint64(b))] = producerLine{int16(be.Uint16(b[8:])), int32(be.Uint32(b[10:])), int64(be.Uint64(b[14:])), int32(be.Uint32(b[22:])),
+			int64(be.Uint64(b[26:])), int32(be.Uint32(b[34:])), int64(be.Uint64(b[38:]))}
+	}
+	return m, nil
+}
+
+// replayLines is what a snapshot at offset end should say (log-format §5.2, §5.6).
+func replayLines(files map[string][]byte, end int64) map[int64]producerLine {
+	be := binary.BigEndian
+	m := map[int64]producerLine{}
+	for _, base := range logs(files) {
+		b := files[fmt.Sprintf("%020d.log", base)]
+		list, _ := parseBatches(b)
+		for _, x := range list {
+			h := b[x.pos : x.pos+x.size]
+			pid := int64(be.Uint64(h[43:]))
+			if pid < 0 || x.last >= end {
+				continue
+			}
+			p, known := m[pid]
+			if epoch := int16(be.Uint16(h[51:])); !known || p.epoch != epoch {
+				if !known {
+					p.coordinator, p.transactionStarted = -1, -1
+				}
+				p.epoch, p.lastSeq, p.last, p.delta = epoch, -1, -1, 0
+			}
+			p.timestamp = x.maxTs
+			if h[22]&0x20 != 0 { // the coordinator epoch is the end of the only record
+				p.coordinator, p.transactionStarted = int32(be.Uint32(h[len(h)-5:])), -1
+			} else {
+				p.last, p.delta = x.last, int32(x.last-x.base)
+				p.lastSeq = int32(int64(be.Uint32(h[53:]))+int64(p.delta)) & math.MaxInt32
+				if h[22]&0x10 != 0 && p.transactionStarted < 0 {
+					p.transactionStarted = x.base
+				}
+			}
+			m[pid] = p
+		}
+	}
+	return m
+}
+
+// TestRule06_Snapshots: a log with producers has a snapshot at its end and at the
+// bases of its last two segments, and each says what the log below it does.
+func TestRule06_Snapshots(t *testing.T) {
+	eachFolder(t, func(t *testing.T, x *folder) {
+		seen := 0
+		for dir, files := range x.dirs {
+			for name, b := range files {
+				m := segmentName.FindStringSubmatch(name)
+				if m == nil || m[2] != "snapshot" {
+					continue
+				}
+				seen++
+				var end int64
+				fmt.Sscanf(m[1], "%d", &end)
+				got, err := parseSnapshot(b)
+				if err != nil {
+					t.Errorf("%s/%s: %v", dir, name, err)
+				}
+				if want := replayLines(files, end); !maps.Equal(got, want) {
+					t.Errorf("%s/%s says\n%+v, the log\n%+v", dir, name, got, want)
+				}
+			}
+			if len(replayLines(files, math.MaxInt64)) == 0 {
+				continue
+			}
+			bases := logs(files)
+			for _, at := range append(bases[max(len(bases)-2, 0):], x.end[dir]) {
+				if name := fmt.Sprintf("%020d.snapshot", at); at > 0 && files[name] == nil {
+					t.Errorf("%s/%s is missing; segments %v, end %d", dir, name, bases, x.end[dir])
+				}
+			}
+		}
+		if seen < 3 {
+			t.Errorf("only %d snapshots", seen)
 		}
 	})
 }

@@ -58,6 +58,8 @@ const (
 	flagClean  = 1 << 0 // closed in order; valid with activeSize and activeTime
 	flagFailed = 1 << 1 // a write or sync failed (R8)
 	flagCut    = 1 << 2 // the disk may have what was cut behind the end
+
+	flagNoProducers = 1 << 3 // no batch below the end, or syncedEnd after a power cut, has a producer
 )
 
 // ErrVersion means that a file of ours was written by a newer release.

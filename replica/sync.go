@@ -197,13 +197,14 @@ type Next struct {
 	// SealedSync: StartSealedSync(now − SealedSyncDelay) has work.
 	SealedSync bool
 	// At is when Maintain wants to be called again: a sealed segment or a deletion
-	// falls due. Zero if nothing waits.
+	// falls due, or producers may expire. Zero if nothing waits.
 	At time.Time
 }
 
 // Maintain does what makes appends cheap, it allocates and populates ahead and
-// prepares the next segment, and deletes what the configuration no longer keeps
-// (log-format §7.1). It may take as long as the disk does and holds no
+// prepares the next segment; it writes the producer files that are due, and
+// deletes what the configuration no longer keeps (log-format §7.1). It may take
+// as long as the disk does and holds no
 // lock that an append needs. An error (a full disk) is only news: the append
 // that needs the space will ask again and say so; a failed sync of a deletion
 // sticks.
@@ -211,6 +212,15 @@ func (l *Log) Maintain(now time.Time) (n Next, err error) {
 	if l.o.ReadOnly {
 		return n, nil
 	}
+	n, err = l.maintain(now)
+	at, e := l.maintainProducers(now)
+	if !at.IsZero() && (n.At.IsZero() || at.Before(n.At)) {
+		n.At = at
+	}
+	return n, errors.Join(err, e)
+}
+
+func (l *Log) maintain(now time.Time) (n Next, err error) {
 	l.maint.Lock()
 	defer l.maint.Unlock()
 	if err := l.writable(); err != nil {

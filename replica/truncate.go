@@ -71,11 +71,14 @@ func (l *Log) exclusiveLocked() (release func(), err error) {
 	if !l.takeGate() {
 		return nil, ErrBusy
 	}
+	l.prod.mu.Lock()
 	l.appendMu.Lock()
 	l.cutting.Store(true) // appends answer ErrBusy
+	l.prod.dropLocked()
 	l.appendMu.Unlock()
 	return func() {
 		l.cutting.Store(false)
+		l.prod.mu.Unlock()
 		l.leaveGate()
 	}, nil
 }
@@ -162,6 +165,9 @@ func (l *Log) cut(to int64) error {
 	if err == nil {
 		err = l.lowerSlot(slotState{end: to, logStart: l.LogStartOffset(), settledEnd: s.Base(), gapFrom: last, gapTo: to})
 	}
+	if err == nil {
+		err = l.forgetProducersAbove(to)
+	}
 	var full error
 	if err == nil {
 		// On a full disk the cut makes the room for the file of the epochs. Recovery
@@ -194,6 +200,9 @@ func (l *Log) cut(to int64) error {
 	}
 	if err == nil {
 		err = s.Reload()
+	}
+	if err == nil {
+		err = l.rebuildProducers(to)
 	}
 	if err != nil {
 		return l.fail("truncate", err)
@@ -364,6 +373,9 @@ func (l *Log) restart(offset int64) error {
 	at := max(offset, l.LogStartOffset())
 	err := l.lowerSlot(slotState{end: at, logStart: at})
 	if err == nil {
+		err = l.forgetProducersAbove(-1)
+	}
+	if err == nil {
 		err = l.removeFromEnd(list)
 	}
 	if err == nil && offset < at {
@@ -387,6 +399,7 @@ func (l *Log) restart(offset int64) error {
 	}
 	l.heldAt.Store(-1)
 	l.workAt.Store(0)
+	l.resetProducers()
 	l.endCut()
 	return nil
 }
