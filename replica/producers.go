@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -211,7 +212,7 @@ func (l *Log) maintainProducers(now time.Time) (next time.Time, err error) {
 		if v == nil {
 			break
 		}
-		err = errors.Join(err, l.writeProducers(v, end, roll, roll))
+		err = errors.Join(err, l.writeProducers(v, end, roll))
 		l.appendMu.Lock()
 		p.table.Thaw()
 		p.out = false
@@ -221,29 +222,41 @@ func (l *Log) maintainProducers(now time.Time) (next time.Time, err error) {
 }
 
 // writeProducers writes the window file at offset end and, with both, Kafka's
-// snapshot, and removes those that are of no more use. Each is there whole or not
-// at all. p.mu is held.
-func (l *Log) writeProducers(v *dedupe.View, end int64, both, sync bool) error {
+// snapshot behind it, durably but for the last name: where Kafka's is, ours is, and
+// nobody has to do with the lesser one. Each is there whole or not at all. Those
+// that are of no more use are removed. p.mu is held.
+func (l *Log) writeProducers(v *dedupe.View, end int64, both bool) error {
 	p := &l.prod
-	if both {
-		err := l.writeProducerFile(segment.FileName(end, snapshotSuffix), v.SnapshotBytes(), sync, v.WriteSnapshot)
-		if err != nil {
-			return err
-		}
-		p.kafka = insert(p.kafka, end)
-	}
-	err := l.writeProducerFile(segment.FileName(end, windowSuffix), v.WindowBytes(), sync, func(w io.WriterAt) (int64, error) {
+	err := l.writeProducerFile(segment.FileName(end, windowSuffix), v.WindowBytes(), both, func(w io.WriterAt) (int64, error) {
 		return v.WriteWindow(w, p.logID, end)
 	})
 	if err != nil {
 		return err
 	}
 	p.own = insert(p.own, end)
-	l.sync.mu.Lock()
-	l.sync.dirty = true
-	l.sync.mu.Unlock()
-	list := *l.segments.Load()
-	return errors.Join(l.prune(&p.own, windowSuffix, list, keepBetween), l.prune(&p.kafka, snapshotSuffix, list, 1))
+	if both {
+		if err := l.o.FS.SyncDir(l.dir); err != nil {
+			return err
+		}
+		err := l.writeProducerFile(segment.FileName(end, snapshotSuffix), v.SnapshotBytes(), true, v.WriteSnapshot)
+		if err != nil {
+			return err
+		}
+		p.kafka = insert(p.kafka, end)
+		l.sync.mu.Lock()
+		l.sync.dirty = true
+		l.sync.mu.Unlock()
+	}
+	n := len(p.own)
+	base := func(end int64) bool {
+		_, found := slices.BinarySearchFunc(*l.segments.Load(), end, func(s *segment.Segment, end int64) int { return cmp.Compare(s.Base(), end) })
+		return found
+	}
+	err = l.removeProducers(&p.kafka, snapshotSuffix, func(_ int, at int64) bool { return !base(at) && !slices.Contains(p.own[max(n-keepBetween, 0):], at) })
+	if err == nil {
+		err = l.removeProducers(&p.own, windowSuffix, func(i int, at int64) bool { return !base(at) && i < n-keepBetween })
+	}
+	return err
 }
 
 func insert(list []int64, end int64) []int64 {
@@ -288,21 +301,26 @@ func writeTmp(fsys vfs.FS, tmp string, size int64, sync bool, write func(io.Writ
 	return vfs.Sync(f)
 }
 
-// prune removes files that stand neither at the base of a segment nor among the
-// newest. p.mu is held.
-func (l *Log) prune(ends *[]int64, suffix string, list []*segment.Segment, newest int) (err error) {
-	n := len(*ends)
-	keep := (*ends)[:0]
+// removeProducers removes files, durably if they are Kafka's: ours go only after
+// those. p.mu is held.
+func (l *Log) removeProducers(ends *[]int64, suffix string, goes func(i int, end int64) bool) error {
+	var kept []int64
+	removed := false
 	for i, end := range *ends {
-		_, base := slices.BinarySearchFunc(list, end, func(s *segment.Segment, end int64) int { return int(min(max(s.Base()-end, -1), 1)) })
-		if base || i >= n-newest {
-			keep = append(keep, end)
+		if !goes(i, end) {
+			kept = append(kept, end)
 			continue
 		}
-		err = errors.Join(err, l.removeFile(segment.FileName(end, suffix)))
+		if err := l.removeFile(segment.FileName(end, suffix)); err != nil {
+			return err
+		}
+		removed = true
 	}
-	*ends = keep
-	return err
+	*ends = kept
+	if removed && suffix == snapshotSuffix {
+		return l.o.FS.SyncDir(l.dir)
+	}
+	return nil
 }
 
 func (l *Log) removeFile(name string) error {
@@ -316,21 +334,13 @@ func (l *Log) removeFile(name string) error {
 // log below them can become another. p.mu is held.
 func (l *Log) forgetProducersAbove(end int64) error {
 	p := &l.prod
-	removed := false
-	for _, f := range []struct {
-		ends   *[]int64
-		suffix string
-	}{{&p.own, windowSuffix}, {&p.kafka, snapshotSuffix}} {
-		for n := len(*f.ends); n > 0 && (*f.ends)[n-1] > end; n-- {
-			if err := l.removeFile(segment.FileName((*f.ends)[n-1], f.suffix)); err != nil {
-				return err
-			}
-			*f.ends = (*f.ends)[:n-1]
-			removed = true
-		}
+	above := func(_ int, at int64) bool { return at > end }
+	if err := l.removeProducers(&p.kafka, snapshotSuffix, above); err != nil {
+		return err
 	}
-	if !removed {
-		return nil
+	n := len(p.own)
+	if err := l.removeProducers(&p.own, windowSuffix, above); err != nil || len(p.own) == n {
+		return err
 	}
 	return l.o.FS.SyncDir(l.dir)
 }
@@ -576,7 +586,7 @@ func (l *Log) closeProducers() error {
 	p.dropLocked()
 	v := p.table.Freeze()
 	defer p.table.Thaw()
-	err := l.writeProducers(v, end, true, true)
+	err := l.writeProducers(v, end, true)
 	if err != nil && !sticks(err) {
 		// A full disk: older files and the log say the same, only more slowly.
 		l.o.Logger.Warn("producer snapshot not written", "dir", l.dir, "err", err)
