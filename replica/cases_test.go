@@ -805,7 +805,7 @@ func TestC036_NFSNames(t *testing.T) {
 func TestC037_StrayFiles(t *testing.T) {
 	eachKind(t, replica.Options{}, func(x *lab) { x.append(3, 10); x.sync() }, func(t *testing.T, x *lab, kind string) {
 		stray := []string{".DS_Store", logName(0) + ".bak", "notanumber.log", "5.log", "-0000000000000000001.log", "+0000000000000000001.log",
-			"99999999999999999999.log", "notes", "x.tmp", ".hidden", "00000000000000000000.dedupe", "abc.index"}
+			"99999999999999999999.log", "notes", "x.tmp", ".hidden", "abc.dedupe", "abc.index"}
 		for _, name := range stray {
 			x.write(name, []byte("something"))
 		}

@@ -555,6 +555,13 @@ func (r *recovery) findProducers() error {
 		return err
 	}
 	p.table = dedupe.New(l.o.dedupe())
+	if cp := l.o.Checkpoints; !r.slot && cp.Valid && cp.Clean && len(p.kafka) == 0 && len(r.list) > 0 {
+		// Kafka's rule: who takes the snapshots of a folder that is clean away wants
+		// an empty table (log-format §5.6, §12.1).
+		p.trusted = true
+		p.some.Store(true)
+		return nil
+	}
 	none, read, err := l.producersAt(p.table, r.list, r.end, r.now.UnixMilli())
 	if bad, ok := errors.AsType[*CorruptError](err); ok {
 		r.damaged(bad.File, bad.Pos, bad.Offset, bad.Err)

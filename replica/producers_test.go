@@ -731,3 +731,21 @@ func benchProduced(b *testing.B, size, n int, producers int64) {
 	b.ReportMetric(float64(a.Nanoseconds())/float64(k*round), "ns-with")
 	b.ReportMetric(0, "ns/op")
 }
+
+// TestCleanWithoutSnapshot: who hands a clean folder over without its snapshots
+// wants an empty table (log-format §12.1); without the marker the log is read.
+func TestCleanWithoutSnapshot(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		x := newLab(t, replica.Options{})
+		x.accept(0, batch{pid: 1, n: 1})
+		x.close()
+		x.remove(slotFile, segment.FileName(1, ".snapshot"))
+		x.o.Checkpoints = replica.Checkpoints{Valid: true, RecoveryPoint: 1, HighWatermark: 1, LogStart: -1, Clean: clean}
+		x.open()
+		if clean {
+			x.accept(1, batch{pid: 1, n: 1})
+		} else {
+			x.again(0, batch{pid: 1, n: 1})
+		}
+	}
+}
