@@ -1116,7 +1116,9 @@ func (r *rig) checkContent(l *Log, m *model) {
 		ix := rebuilt{interval: r.o.IndexIntervalBytes, maxTs: record.NoTimestamp}
 		visit := func(f segment.Frame, b []byte) bool {
 			ix.add(f, record.Batch(b).MaxTimestamp())
-			if f.Last < m.start {
+			if f.Last < m.start { // may be lost by a power cut, if it was not synced
+				_, err := record.Check(b)
+				holes = holes || err != nil
 				return true
 			}
 			if i == len(m.batches) || !bytes.Equal(b, m.batches[i].b) {
@@ -1128,7 +1130,6 @@ func (r *rig) checkContent(l *Log, m *model) {
 		}
 		err := s.Walk(0, visit)
 		if c, ok := errors.AsType[*CorruptError](err); ok && c.Offset < m.start {
-			// A power cut may have lost what was below the log start and not synced.
 			pos, _, err2 := s.Position(m.start)
 			err = errors.Join(err2, s.Walk(pos, visit))
 			holes = true

@@ -471,7 +471,7 @@ func (r *recovery) judge() error {
 	r.end = next
 	switch {
 	case r.l.Damage() != nil:
-	case r.vouched == 0 && (r.end < r.old.logStart || r.end == r.old.logStart && r.old.flags&flagCut != 0):
+	case r.vouched == 0 && (r.end < r.old.logStart || r.end == r.old.logStart && r.old.flags&flagCut != 0 && !r.beginsAtStart()):
 		// A crash in the middle of TruncateFullyAndStartAt, or a log start that
 		// passed the end (log-format §4.2): an empty log begins there.
 		r.forgetFrom(0)
@@ -482,6 +482,12 @@ func (r *recovery) judge() error {
 		r.damaged(r.list[len(r.list)-1].Name(), r.endPos, r.end, fmt.Errorf("log ends at offset %d, %d was synced", r.end, r.vouched))
 	}
 	return nil
+}
+
+// beginsAtStart reports whether the first segment is one that begins with the log:
+// nothing of a log that was emptied is left.
+func (r *recovery) beginsAtStart() bool {
+	return len(r.list) > 0 && r.list[0].Base() == r.old.logStart
 }
 
 // endsAtGap decides about segment i, whose base is not next, where the one
