@@ -144,9 +144,11 @@ func (r *rig) marker(base int64, epoch int32, known producerModel) record.Batch 
 // appendProduced appends what an idempotent producer sends, duplicates and what
 // must be refused among it, or a coordinator's marker.
 func (r *rig) appendProduced() {
-	known := r.m.producers()
+	known := r.known()
 	recs := r.produced(int(r.o.SegmentBytes)/2 - record.HeaderSize)
-	b := r.encode(recs, 0, -1)
+	spec := record.NewSpec()
+	spec.Now = r.now
+	b := record.Encode(make([]byte, record.Size(recs, r.now)), recs, &spec)
 	origin := Origin(r.rng.IntN(2))
 	var original *dedupe.Batch
 	var want error
@@ -158,6 +160,7 @@ func (r *rig) appendProduced() {
 			if x := r.m.batches[n-1-r.rng.IntN(min(n, 12))].b; x.HasProducer() && !x.IsControl() {
 				b = slices.Clone(x)
 				b.SetBaseOffset(0)
+				b.SetMaxTimestamp(record.CreateTime, b.MaxTimestamp())
 				origin = Trusted // compacted ones are none that a client may send
 			} else {
 				r.assume(b, known)
@@ -170,6 +173,9 @@ func (r *rig) appendProduced() {
 		original, want = known.check(b)
 	}
 	stamped := slices.Clone(b)
+	if t := r.timestampType(); t == record.LogAppendTime {
+		stamped.SetMaxTimestamp(t, r.now)
+	}
 	stamped.SetBaseOffset(r.m.end)
 	stamped.SetLeaderEpoch(r.m.epoch)
 	after := r.m.clone()
@@ -197,7 +203,7 @@ func (r *rig) appendProduced() {
 	if err != nil {
 		return
 	}
-	expect := Appended{Base: stamped.BaseOffset(), End: stamped.NextOffset(), MaxTimestamp: b.MaxTimestamp()}
+	expect := Appended{Base: stamped.BaseOffset(), End: stamped.NextOffset(), MaxTimestamp: stamped.MaxTimestamp()}
 	if original != nil {
 		expect = Appended{Base: original.BaseOffset(), End: original.LastOffset + 1, Duplicate: true, MaxTimestamp: original.Timestamp}
 	}
@@ -206,36 +212,55 @@ func (r *rig) appendProduced() {
 	}
 }
 
-// checkProducers compares the table of a log with the one its batches make. Where
-// the log start was raised over batches, the table may know of those as well.
+// checkProducers compares the table of a log with the one its batches make. Of
+// batches below the log start, which are deleted, it may know or not: its windows
+// end with what the batches that are left say, and say nothing that never was.
 func (m *model) checkProducers(l *Log) error {
 	t := l.prod.table
 	if t == nil {
 		return nil
 	}
-	want := m.producers()
+	all, left := m.producers(), producerModel{}
+	deleted := m.raised
+	for _, b := range m.batches {
+		if b.base >= m.start {
+			left.add(b.b)
+		} else {
+			deleted = true
+		}
+	}
+	endsWith := func(a, b *dedupe.Producer) bool {
+		return a.Epoch == b.Epoch && a.N >= b.N && slices.Equal(a.Batches[a.N-b.N:a.N], b.Batches[:b.N])
+	}
 	n := 0
 	for p := range t.All() {
 		n++
-		w := want[p.ID]
+		w, was := left[p.ID], all[p.ID]
 		switch {
-		case w == nil && m.raised:
-		case w == nil:
-			return fmt.Errorf("table has %+v, the log has no batch of it", p)
-		case m.raised:
-			a, b := p.Batches[:p.N], w.Batches[:w.N]
-			if p.Epoch != w.Epoch || len(a) < len(b) || !slices.Equal(a[len(a)-len(b):], b) {
-				return fmt.Errorf("table has %+v, the log %+v", p, *w)
-			}
-		default:
-			if p != *w {
-				return fmt.Errorf("table has %+v, the log %+v", p, *w)
-			}
+		case was == nil && !m.raised:
+			return fmt.Errorf("table has %+v, the log never had a batch of it", p)
+		case !deleted && p != *w:
+			return fmt.Errorf("table has %+v, the log %+v", p, *w)
+		case !m.raised && !endsWith(was, &p):
+			return fmt.Errorf("table has %+v, the log had %+v", p, *was)
+		case w != nil && !endsWith(&p, w):
+			return fmt.Errorf("table has %+v, the log %+v", p, *w)
 		}
-		delete(want, p.ID)
+		delete(left, p.ID)
 	}
-	if len(want) > 0 || n != t.Len() {
-		return fmt.Errorf("table has %d producers of %d, these are missing: %v", n, t.Len(), want)
+	if len(left) > 0 || n != t.Len() {
+		return fmt.Errorf("table has %d producers of %d, these are missing: %v", n, t.Len(), left)
 	}
 	return nil
+}
+
+// known is what the log knows of producers; see checkProducers.
+func (r *rig) known() producerModel {
+	known := producerModel{}
+	if t := r.log.prod.table; t != nil {
+		for p := range t.All() {
+			known[p.ID] = &p
+		}
+	}
+	return known
 }
