@@ -5,44 +5,52 @@ import "unsafe"
 // slab keeps values without pointers by number, in chunks that never move but
 // for the first, which starts small. A number that is free may be taken again.
 type slab[T any] struct {
-	chunks [][]T
-	shared []bool // the View has this chunk too: copied before it is written
+	chunks []chunk[T]
 	freed  []uint32
-	spare  [][]T // whole chunks to use again
+	spare  [][]T // values of whole chunks to use again
 	top    uint32
 }
 
+type chunk[T any] struct {
+	values []T
+	shared bool // the View has them too: copied before they are written
+}
+
 const (
-	chunkShift = 8
+	chunkShift = 10
 	chunkSize  = 1 << chunkShift
 	chunkMask  = chunkSize - 1
 	firstChunk = 4
-	maxSpare   = 64
+	maxSpare   = 16
 )
 
 // get returns the value of a number that was taken, for reading.
-func (s *slab[T]) get(id uint32) *T { return &s.chunks[id>>chunkShift][id&chunkMask] }
+func (s *slab[T]) get(id uint32) *T { return &s.chunks[id>>chunkShift].values[id&chunkMask] }
 
 // edit is get for writing. A pointer from get does not see what is written.
 func (s *slab[T]) edit(id uint32) *T {
-	if c := id >> chunkShift; s.shared[c] {
-		s.replace(c, len(s.chunks[c]))
+	c := &s.chunks[id>>chunkShift]
+	if c.shared {
+		s.replace(c, len(c.values))
 	}
-	return &s.chunks[id>>chunkShift][id&chunkMask]
+	return &c.values[id&chunkMask]
 }
 
-// replace puts a copy of n values in the place of chunk c.
-func (s *slab[T]) replace(c uint32, n int) {
-	fresh := s.chunk(n)
-	copy(fresh, s.chunks[c])
-	s.chunks[c], s.shared[c] = fresh, false
+// size is how many values the chunk of a number has.
+func (s *slab[T]) size(id uint32) int { return len(s.chunks[id>>chunkShift].values) }
+
+// replace puts a copy with n values in the place of what a chunk has.
+func (s *slab[T]) replace(c *chunk[T], n int) {
+	fresh := s.fresh(n)
+	copy(fresh, c.values)
+	c.values, c.shared = fresh, false
 }
 
-func (s *slab[T]) chunk(n int) []T {
+func (s *slab[T]) fresh(n int) []T {
 	if last := len(s.spare) - 1; last >= 0 && n == chunkSize {
-		c := s.spare[last]
+		values := s.spare[last]
 		s.spare = s.spare[:last]
-		return c
+		return values
 	}
 	return make([]T, n)
 }
@@ -56,27 +64,26 @@ func (s *slab[T]) take() uint32 {
 	}
 	id := s.top
 	s.top++
-	c := int(id >> chunkShift)
-	switch {
+	switch c := int(id >> chunkShift); {
 	case c == len(s.chunks) && c == 0:
-		s.chunks, s.shared = append(s.chunks, s.chunk(firstChunk)), append(s.shared, false)
+		s.chunks = append(s.chunks, chunk[T]{values: s.fresh(firstChunk)})
 	case c == len(s.chunks):
-		s.chunks, s.shared = append(s.chunks, s.chunk(chunkSize)), append(s.shared, false)
-	case int(id&chunkMask) == len(s.chunks[c]):
-		s.replace(uint32(c), 2*len(s.chunks[c]))
+		s.chunks = append(s.chunks, chunk[T]{values: s.fresh(chunkSize)})
+	case int(id&chunkMask) == len(s.chunks[c].values):
+		s.replace(&s.chunks[c], 2*len(s.chunks[c].values))
 	}
 	return id
 }
 
-// make is edit for a slab that follows another one, whose chunk of that number
+// follow is edit for a slab that follows another one, whose chunk of that number
 // has n values.
-func (s *slab[T]) make(id uint32, n int) *T {
-	c := id >> chunkShift
-	if int(c) >= len(s.chunks) || len(s.chunks[c]) < n {
-		for int(c) >= len(s.chunks) {
-			s.chunks, s.shared = append(s.chunks, nil), append(s.shared, false)
+func (s *slab[T]) follow(id uint32, n int) *T {
+	c := int(id >> chunkShift)
+	if c >= len(s.chunks) || len(s.chunks[c].values) < n {
+		for c >= len(s.chunks) {
+			s.chunks = append(s.chunks, chunk[T]{})
 		}
-		s.replace(c, n)
+		s.replace(&s.chunks[c], n)
 	}
 	return s.edit(id)
 }
@@ -84,32 +91,31 @@ func (s *slab[T]) make(id uint32, n int) *T {
 func (s *slab[T]) free(id uint32) { s.freed = append(s.freed, id) }
 
 // share returns the chunks as they are now.
-func (s *slab[T]) share() [][]T {
-	for i, c := range s.chunks {
-		s.shared[i] = c != nil
+func (s *slab[T]) share() []chunk[T] {
+	for i := range s.chunks {
+		s.chunks[i].shared = s.chunks[i].values != nil
 	}
-	return append([][]T(nil), s.chunks...)
+	return append([]chunk[T](nil), s.chunks...)
 }
 
-// unshare ends share. Chunks that were copied meanwhile are used again.
-func (s *slab[T]) unshare(chunks [][]T) {
+// unshare ends share. What was copied meanwhile is used again.
+func (s *slab[T]) unshare(chunks []chunk[T]) {
 	for i, c := range chunks {
 		switch {
-		case len(c) == 0:
-		case i < len(s.chunks) && len(s.chunks[i]) > 0 && &s.chunks[i][0] == &c[0]:
-			s.shared[i] = false
-		case len(c) == chunkSize && len(s.spare) < maxSpare:
-			s.spare = append(s.spare, c)
+		case len(c.values) == 0:
+		case i < len(s.chunks) && len(s.chunks[i].values) > 0 && &s.chunks[i].values[0] == &c.values[0]:
+			s.chunks[i].shared = false
+		case len(c.values) == chunkSize && len(s.spare) < maxSpare:
+			s.spare = append(s.spare, c.values)
 		}
 	}
 }
 
 func (s *slab[T]) bytes() int64 {
 	var zero T
-	n := int64(cap(s.chunks))*int64(unsafe.Sizeof([]T(nil))) + int64(cap(s.shared)) + 4*int64(cap(s.freed))
 	values := chunkSize * len(s.spare)
 	for _, c := range s.chunks {
-		values += len(c)
+		values += len(c.values)
 	}
-	return n + int64(values)*int64(unsafe.Sizeof(zero))
+	return int64(values)*int64(unsafe.Sizeof(zero)) + int64(cap(s.chunks))*int64(unsafe.Sizeof(chunk[T]{})) + 4*int64(cap(s.freed))
 }

@@ -252,8 +252,8 @@ type View struct {
 }
 
 // Freeze returns the table as it is now, for a file to be written from while the
-// table goes on. It costs a few microseconds, and 24 bytes of copying for every
-// 256 producers. There may be one View at a time: nil if one is out.
+// table goes on. It costs a few microseconds, and 64 bytes of copying for every
+// 1,024 producers. There may be one View at a time: nil if one is out.
 func (t *Table) Freeze() *View {
 	if t.view != nil {
 		return nil

@@ -11,10 +11,10 @@
 //	└──┬───┴──────┴─          └─────▲───────────┴─      └─────▲───────────┴─
 //	   └─────── number ─────────────┴─────────────────────────┘
 //
-// All links are numbers: the garbage collector finds two pointers in 256 entries.
+// All links are numbers: the garbage collector finds two pointers in 1,024 entries.
 // The index is open addressing over the entries' numbers, with eight bits of the
 // hash in the cell. It doubles, but moves eight cells at each insertion, so that
-// no append waits for all of it. Entries and windows come in chunks of 256 that
+// no append waits for all of it. Entries and windows come in chunks of 1,024 that
 // never move; a chunk of windows is made when one of its producers sends a second
 // batch. [Table.Freeze] shares the chunks with a [View] for a file to be written
 // from; the table copies a chunk before it writes to it.
@@ -255,7 +255,7 @@ func (t *Table) setEpoch(e *entry, epoch int16) {
 func (t *Table) push(id uint32, e *entry, b Batch) {
 	e.extend(b)
 	if e.n > 0 {
-		w := t.windows.make(id, len(t.entries.chunks[id>>chunkShift]))
+		w := t.windows.follow(id, t.entries.size(id))
 		w[0], w[1], w[2], w[3] = w[1], w[2], w[3], e.last
 	}
 	e.last = b
@@ -403,7 +403,7 @@ func (t *Table) compact() {
 		*t.entries.edit(to) = e
 		t.batches += int(e.n)
 		if e.n > 1 {
-			*t.windows.make(to, len(t.entries.chunks[to>>chunkShift])) = *windows.get(id)
+			*t.windows.follow(to, t.entries.size(to)) = *windows.get(id)
 		}
 	}
 }
@@ -453,7 +453,7 @@ func (t *Table) enter(p *Producer, h uint64) {
 	e.n = uint8(p.N)
 	t.batches += p.N
 	if p.N > 1 {
-		w := t.windows.make(id, len(t.entries.chunks[id>>chunkShift]))
+		w := t.windows.follow(id, t.entries.size(id))
 		copy(w[Window-p.N:], p.Batches[:p.N-1])
 	}
 }
