@@ -636,10 +636,15 @@ func TestC104_AppendBatchTwice(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "log")
 			l := open(t, dir, tidemark.Options{Sync: mode})
 			var w record.Builder
+			now := time.Now().UnixMilli()
 			batch := func(seq int32) tidemark.Batch {
 				spec := record.NewSpec()
 				spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = 42, 0, seq
-				b, err := w.Build([]tidemark.Record{rec(0, 10), rec(1, 10)}, &spec)
+				recs := []tidemark.Record{rec(0, 10), rec(1, 10)}
+				for i := range recs { // an old timestamp expires when the log is opened
+					recs[i].Timestamp = now
+				}
+				b, err := w.Build(recs, &spec)
 				if err != nil {
 					t.Fatal(err)
 				}

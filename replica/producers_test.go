@@ -680,20 +680,20 @@ func benchProduced(b *testing.B, size, n int, producers int64) {
 	with, without := open("with"), open("without")
 	recs := slices.Repeat([]record.Record{{Timestamp: t0.UnixMilli(), Value: make([]byte, size)}}, n)
 	spec := record.NewSpec()
-	plain := record.Encode(make([]byte, record.Size(recs, 0)), recs, &spec)
 	round := 2000 / n
-	batches := make([]record.Batch, round)
+	batches, plains := make([]record.Batch, round), make([]record.Batch, round)
+	for i := range batches {
+		batches[i], plains[i] = make(record.Batch, record.Size(recs, 0)), make(record.Batch, record.Size(recs, 0))
+	}
 	sent := int64(0)
-	prepare := func() {
+	prepare := func() { // both anew, so that they are as near in the caches
 		for i := range batches {
+			spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = record.NoProducer, record.NoProducerEpoch, record.NoSequence
+			record.Encode(plains[i], recs, &spec)
 			spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = sent%producers, 0, int32(sent/producers)*int32(n)
-			batches[i] = record.Encode(make([]byte, record.Size(recs, 0)), recs, &spec)
+			record.Encode(batches[i], recs, &spec)
 			sent++
 		}
-	}
-	plains := make([]record.Batch, round)
-	for i := range plains {
-		plains[i] = slices.Clone(plain)
 	}
 	run := func(l *replica.Log, batches []record.Batch) time.Duration {
 		start := time.Now()
