@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -78,16 +79,26 @@ func BenchmarkVerify(b *testing.B) {
 			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 			var shares []float64
 			var total, limit time.Duration
+			// The buffer with which this machine is faster, then one run of either a
+			// round: the better of two would be a limit that nothing reaches twice.
+			buffer, fastest := 0, time.Duration(math.MaxInt64)
+			for range 3 {
+				for _, size := range []int{256 << 10, 1 << 20} {
+					if took := readAndCheck(b, log, size); took < fastest {
+						buffer, fastest = size, took
+					}
+				}
+			}
 			b.ResetTimer()
 			for range b.N {
-				best := min(readAndCheck(b, log, 1<<20), readAndCheck(b, log, 256<<10))
+				bare := readAndCheck(b, log, buffer)
 				start := cpuTime(b)
 				if code, out, stderr := logtool("verify", dir); code != exitOK {
 					b.Fatalf("exit %d\n%s%s", code, out, stderr)
 				}
 				took := cpuTime(b) - start
-				total, limit = total+took, limit+best
-				shares = append(shares, best.Seconds()/took.Seconds())
+				total, limit = total+took, limit+bare
+				shares = append(shares, bare.Seconds()/took.Seconds())
 			}
 			slices.Sort(shares)
 			b.SetBytes(bytes)
