@@ -161,3 +161,25 @@ func benchBatch(b *testing.B, size, count int) Batch {
 	b.Helper()
 	return build(b, benchRecords(size, count))
 }
+
+// BenchmarkSkim: go test -run '^$' -bench Skim ./record
+func BenchmarkSkim(b *testing.B) {
+	recs := make([]Record, 100)
+	for i := range recs {
+		recs[i] = Record{Timestamp: day, Key: []byte("key-17"), Value: make([]byte, 100)}
+	}
+	spec := NewSpec()
+	var w Builder
+	batch, err := w.Build(recs, &spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var r Reader
+	for range b.N {
+		r.Reset(batch)
+		if s := r.Skim(-1, 99); s.Count != 100 {
+			b.Fatal(s)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*100), "ns/record")
+}
