@@ -208,7 +208,8 @@ func interrupted(name string, some ...string) bool {
 }
 
 // TestRepairInterrupted fails each call of the file system in turn: what the
-// folder held is there, in its place or in the backup, and the repair can be
+// folder held is there, in its place or in the backup; nothing is wrong that was
+// not before, an index or a snapshot of the other log say; and the repair can be
 // done again and comes to the same log.
 func TestRepairInterrupted(t *testing.T) {
 	for name, from := range damagedFolders(t) {
@@ -217,6 +218,7 @@ func TestRepairInterrupted(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			want := ""
+			was := faultKinds(t, from)
 			for n := 0; ; n++ {
 				data := copyDir(t, filepath.Dir(from))
 				dir := filepath.Join(data, filepath.Base(from))
@@ -225,6 +227,11 @@ func TestRepairInterrupted(t *testing.T) {
 				failed := repairOn(t, faulty, dir)
 				after := bytesOf(t, data)
 				checkKept(t, before, after)
+				for f := range faultKinds(t, dir) {
+					if !was[f] {
+						t.Errorf("stopped at call %d: a fault that was not there: %s", n, f)
+					}
+				}
 				if !failed && n == 0 {
 					t.Fatal("nothing was called")
 				}
@@ -245,6 +252,17 @@ func TestRepairInterrupted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// faultKinds returns which file has which kind of fault.
+func faultKinds(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	_, out, _ := logtool("verify", "--json", dir)
+	kinds := map[string]bool{}
+	for _, f := range findings(t, out, "fault") {
+		kinds[filepath.Base(f.File)+": "+f.Check] = true
+	}
+	return kinds
 }
 
 var errBroken = errors.New("broken")
