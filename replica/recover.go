@@ -471,7 +471,7 @@ func (r *recovery) judge() error {
 	r.end = next
 	switch {
 	case r.l.Damage() != nil:
-	case r.vouched == 0 && (r.end < r.old.logStart || r.end == r.old.logStart && r.old.flags&flagCut != 0 && !r.beginsAtStart()):
+	case r.vouched == 0 && (r.end < r.old.logStart || r.end == r.old.logStart && r.old.flags&flagEmpty != 0 && !r.beginsAtStart()):
 		// A crash in the middle of TruncateFullyAndStartAt, or a log start that
 		// passed the end (log-format §4.2): an empty log begins there.
 		r.forgetFrom(0)
@@ -842,7 +842,7 @@ func (r *recovery) findEpochs() error {
 		}
 	}
 	list = recoveredEpochs(list, r.logStart(), r.end)
-	if len(r.list) == 0 && r.old.flags&flagCut != 0 { // emptied by TruncateFullyAndStartAt
+	if len(r.list) == 0 && r.old.flags&flagEmpty != 0 { // emptied by TruncateFullyAndStartAt
 		list = nil
 	}
 	l.epochs.list = list
@@ -935,7 +935,7 @@ func (r *recovery) settle() error {
 	st.syncedEnd = max(start, min(r.old.syncedEnd, r.end))
 	st.syncedHW = min(st.hw, st.syncedEnd)
 	st.settledEnd = min(st.settledEnd, r.end)
-	st.flags &= flagFailed | flagCut
+	st.flags &= flagFailed | flagCut | flagEmpty
 	if l.prod.emptyTo == noProducers {
 		st.flags |= flagNoProducers
 	}

@@ -58,8 +58,9 @@ const (
 	flagClean  = 1 << 0 // closed in order; valid with activeSize and activeTime
 	flagFailed = 1 << 1 // a write or sync failed (R8)
 	flagCut    = 1 << 2 // the disk may have what was cut behind the end
+	flagEmpty  = 1 << 3 // and that is everything: the log begins anew at logStart
 
-	flagNoProducers = 1 << 3 // no batch below the end, or syncedEnd after a power cut, has a producer
+	flagNoProducers = 1 << 4 // no batch below the end, or syncedEnd after a power cut, has a producer
 )
 
 // ErrVersion means that a file of ours was written by a newer release.

@@ -297,7 +297,7 @@ func (l *Log) settleTo(s *segment.Segment, end int64) error {
 }
 
 // lowerSlot bounds every end of the slot and in memory by b.end, and takes
-// logStart and the gap from b, durably. A log start above the end is in the slot
+// logStart, the gap and flags from b, durably. A log start above the end is in the slot
 // only: until the log begins there, nothing counts that did not before.
 func (l *Log) lowerSlot(b slotState) error {
 	sl := l.slot
@@ -314,7 +314,7 @@ func (l *Log) lowerSlot(b slotState) error {
 	s.end = max(min(s.end, b.end), s.syncedEnd, s.hw)
 	s.settledEnd = l.sync.settled.Load()
 	s.gapFrom, s.gapTo = b.gapFrom, b.gapTo
-	s.flags |= flagCut
+	s.flags = s.flags&^flagEmpty | flagCut | b.flags
 	sl.storeLocked()
 	sl.mu.Unlock()
 	return sl.sync()
@@ -371,7 +371,7 @@ func (l *Log) restart(offset int64) error {
 	// lies below the log start and was not removed yet must not come back: a log
 	// that is to begin there is emptied where it is.
 	at := max(offset, l.LogStartOffset())
-	err := l.lowerSlot(slotState{end: at, logStart: at})
+	err := l.lowerSlot(slotState{end: at, logStart: at, flags: flagEmpty})
 	if err == nil {
 		err = l.forgetProducersAbove(-1)
 	}
@@ -379,7 +379,7 @@ func (l *Log) restart(offset int64) error {
 		err = l.removeFromEnd(list)
 	}
 	if err == nil && offset < at {
-		err = l.lowerSlot(slotState{end: offset, logStart: offset})
+		err = l.lowerSlot(slotState{end: offset, logStart: offset, flags: flagEmpty})
 	}
 	if err == nil {
 		err = l.epochs.set(nil)
@@ -407,7 +407,7 @@ func (l *Log) restart(offset int64) error {
 // endCut stores that what was cut is off the disk.
 func (l *Log) endCut() {
 	l.slot.mu.Lock()
-	l.slot.s.flags &^= flagCut
+	l.slot.s.flags &^= flagCut | flagEmpty
 	l.slot.mu.Unlock()
 	l.storeSlot()
 }
