@@ -146,12 +146,16 @@ type Log struct {
 		ch chan struct{} // closed when the high watermark moves or the log closes
 	}
 
-	work   chan struct{} // Maintain has something to do
-	kick   chan struct{} // an asynchronous append wants its sync
-	stop   chan struct{}
-	done   sync.WaitGroup
-	closer sync.Once
-	err    error
+	crew     *crew
+	maintain task        // Maintain has something to do
+	sync     task        // something is to be synced that nobody waits for
+	due      *time.Timer // of maintain; used by it alone, and by Close behind it
+	interval time.Duration
+	ticking  atomic.Bool // under Interval: sync is due within interval
+	folder   *Folder     // nil for a log of its own
+	name     TopicPartition
+	closer   sync.Once
+	err      error
 }
 
 // Open opens the log in directory dir, making it if there is none, and recovers
@@ -162,12 +166,15 @@ type Log struct {
 // Errors: ErrLocked if another process has it open; a field of Options that is
 // out of range; errors of the file system, such as a full disk.
 func Open(dir string, o Options) (*Log, error) {
-	l := &Log{mode: o.Sync, work: make(chan struct{}, 1), kick: make(chan struct{}, 1), stop: make(chan struct{})}
-	l.commit.cond.L = &l.commit.mu
-	l.moved.ch = make(chan struct{})
-	ro := o.replica()
-	ro.Notify = l.notify
-	return l.open(dir, ro)
+	if !o.ReadOnly {
+		if err := vfs.MkdirAll(vfs.OS, dir); err != nil {
+			return nil, fmt.Errorf("open log %s: %w", dir, err)
+		}
+	}
+	// One goroutine for what prepares space, one for syncs.
+	return open(&o, newCrew(2), func(ro replica.Options, now time.Time) (*replica.Log, error) {
+		return replica.Open(dir, ro, now)
+	})
 }
 
 func (o *Options) replica() replica.Options {
@@ -217,14 +224,19 @@ func negative(v int64) int64 {
 	return v
 }
 
-func (l *Log) open(dir string, ro replica.Options) (*Log, error) {
-	if !ro.ReadOnly {
-		if err := vfs.MkdirAll(vfs.OS, dir); err != nil {
-			return nil, fmt.Errorf("open log %s: %w", dir, err)
-		}
+// open makes a Log of what the function of the same name opens.
+func open(o *Options, c *crew, open func(replica.Options, time.Time) (*replica.Log, error)) (*Log, error) {
+	l := &Log{mode: o.Sync, crew: c, interval: o.SyncInterval}
+	if l.interval == 0 {
+		l.interval = time.Second
 	}
+	l.commit.cond.L = &l.commit.mu
+	l.moved.ch = make(chan struct{})
+	l.maintain.run, l.sync.run = l.runMaintain, l.runSync
+	ro := o.replica()
+	ro.Notify = l.notify
 	now := time.Now()
-	log, err := replica.Open(dir, ro, now)
+	log, err := open(ro, now)
 	if err != nil {
 		return nil, err
 	}
@@ -236,33 +248,30 @@ func (l *Log) open(dir string, ro replica.Options) (*Log, error) {
 		log.Close(now)
 		return nil, err
 	}
-	interval := ro.SyncInterval
-	if interval == 0 {
-		interval = time.Second
-	}
-	l.done.Add(2)
-	go l.maintain(interval)
-	go l.committer()
+	c.do(&l.maintain)
 	if log.SyncedEnd() < log.LogEndOffset() { // left by a killed process: due at once (R7)
-		l.signal(l.kick)
+		c.do(&l.sync)
 	}
 	return l, nil
-}
-
-func (l *Log) signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // notify runs on the goroutine that appended or synced.
 func (l *Log) notify(c replica.Change) {
 	if c&replica.Work != 0 {
-		l.signal(l.work)
+		l.crew.do(&l.maintain)
+	}
+	if c&replica.LEO != 0 {
+		l.arm()
 	}
 	if l.waiting.Load() != 0 && c&^replica.Work != 0 {
 		l.wakeTails()
+	}
+}
+
+// arm has a sync led within the interval, under Interval.
+func (l *Log) arm() {
+	if l.mode == Interval && !l.ticking.Load() && !l.ticking.Swap(true) {
+		time.AfterFunc(l.interval, func() { l.crew.do(&l.sync) })
 	}
 }
 
@@ -335,7 +344,7 @@ func (l *Log) AppendAsync(recs ...Record) (Ack, error) {
 		return Ack{}, err
 	}
 	if l.mode == Always {
-		l.signal(l.kick)
+		l.crew.do(&l.sync)
 	}
 	return Ack{l: l, Base: a.Base, End: a.End}, nil
 }
@@ -440,51 +449,31 @@ func (l *Log) Sync() error {
 	return l.wait(l.log.LogEndOffset())
 }
 
-// committer leads the syncs of appends that nobody waits for.
-func (l *Log) committer() {
-	defer l.done.Done()
-	for {
-		select {
-		case <-l.stop:
-			return
-		case <-l.kick:
-			l.lead(l.log.StartSync)
-		}
+// runSync leads a sync for appends that nobody waits for.
+func (l *Log) runSync() {
+	l.ticking.Store(false) // what is appended from here on may come too late for this one
+	l.lead(l.log.StartSync)
+	if l.log.SyncedEnd() < l.log.LogEndOffset() && l.log.Writable() == nil {
+		l.arm()
 	}
 }
 
-// maintain prepares space ahead of appends and syncs in the background. It
-// sleeps while there is nothing to do.
-func (l *Log) maintain(interval time.Duration) {
-	defer l.done.Done()
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	var tick <-chan time.Time
-	if l.mode == Interval {
-		t := time.NewTicker(interval)
-		defer t.Stop()
-		tick = t.C
+// runMaintain prepares space ahead of appends and syncs sealed segments.
+func (l *Log) runMaintain() {
+	now := time.Now()
+	next, err := l.log.Maintain(now)
+	if err == nil && next.SealedSync {
+		l.lead(func() *replica.Sync { return l.log.StartSealedSync(now) })
+		next, _ = l.log.Maintain(time.Now())
 	}
-	for {
-		now := time.Now()
-		next, err := l.log.Maintain(now)
-		if err == nil && next.SealedSync {
-			l.lead(func() *replica.Sync { return l.log.StartSealedSync(now) })
-			next, _ = l.log.Maintain(time.Now())
-		}
-		if !next.At.IsZero() {
-			timer.Reset(max(time.Until(next.At), time.Second)) // or it could not be done now
-		}
-		select {
-		case <-l.stop:
-			return
-		case <-l.work:
-		case <-timer.C:
-		case <-tick:
-			if l.log.SyncedEnd() < l.log.LogEndOffset() {
-				l.lead(l.log.StartSync)
-			}
-		}
+	if next.At.IsZero() {
+		return
+	}
+	wait := max(time.Until(next.At), time.Second) // or it could not be done now
+	if l.due == nil {
+		l.due = time.AfterFunc(wait, func() { l.crew.do(&l.maintain) })
+	} else {
+		l.due.Reset(wait)
 	}
 }
 
@@ -723,8 +712,18 @@ func (l *Log) isClosed() bool {
 // life, also one that happened in the background, and the same when called
 // again. Views stay valid until released.
 func (l *Log) Close() error {
+	return l.end(func() error {
+		err := l.log.Close(time.Now())
+		if l.folder != nil {
+			l.folder.closedLog(l)
+		}
+		return err
+	})
+}
+
+// end stops everything and then closes the log by the function given.
+func (l *Log) end(how func() error) error {
 	l.closer.Do(func() {
-		close(l.stop)
 		c := &l.commit
 		c.mu.Lock()
 		c.closing = true
@@ -733,8 +732,12 @@ func (l *Log) Close() error {
 		}
 		c.cond.Broadcast()
 		c.mu.Unlock()
-		l.done.Wait()
-		l.err = l.log.Close(time.Now())
+		l.crew.stop(&l.maintain)
+		l.crew.stop(&l.sync)
+		if l.due != nil {
+			l.due.Stop()
+		}
+		l.err = how()
 		c.mu.Lock()
 		c.closed = true
 		c.cond.Broadcast()

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/internal/vfs"
@@ -57,6 +60,9 @@ type DirOptions struct {
 	// BrokerEpoch is written into the clean marker: the one the node registered
 	// with last, −1 if it has none.
 	BrokerEpoch int64
+	// DeleteDelay is how long the files of a deleted partition stay, under another
+	// name (Kafka: file.delete.delay.ms). Default 1 min, below 0 none.
+	DeleteDelay time.Duration
 	Logger      *slog.Logger
 	FS          vfs.FS // default vfs.OS
 }
@@ -78,9 +84,19 @@ type Dir struct {
 	strays   []string
 
 	mu     sync.Mutex
-	logs   map[TopicPartition]*Log
-	failed bool // a log did not open: the folder stays unclean
+	logs   map[TopicPartition]*Log // nil: being opened or deleted
+	failed map[TopicPartition]bool // did not open or close well: the folder stays unclean
 	closed bool
+	// files are the checkpoints' contents, hashed; stale are partitions that a file
+	// still names but that are deleted.
+	files   map[string]uint64
+	stale   map[TopicPartition]bool
+	deleted []deletedDir // oldest first
+}
+
+type deletedDir struct {
+	name string
+	due  time.Time
 }
 
 // OpenDir opens a data folder, making it and the parents it lacks, durably, if
@@ -96,12 +112,16 @@ func OpenDir(dir string, o DirOptions, now time.Time) (_ *Dir, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.DeleteDelay == 0 {
+		o.DeleteDelay = time.Minute
+	}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("open data folder %s: %w", dir, err)
 		}
 	}()
-	d := &Dir{o: o, dir: dir, logs: map[TopicPartition]*Log{}}
+	d := &Dir{o: o, dir: dir, logs: map[TopicPartition]*Log{}, failed: map[TopicPartition]bool{},
+		files: map[string]uint64{}, stale: map[TopicPartition]bool{}}
 	if err := vfs.MkdirAll(o.FS, dir); err != nil {
 		return nil, err
 	}
@@ -184,6 +204,7 @@ func (d *Dir) readOffsets(name string) (map[TopicPartition]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.files[name] = xxhash.Sum64(b)
 	entries, err := checkpoint.ParseOffsets(b)
 	if err != nil {
 		d.o.Logger.Warn("checkpoint cannot be read, it is taken for missing", "file", d.path(name), "err", err)
@@ -250,28 +271,24 @@ func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) 
 	if got, err := checkpoint.ParsePartitionDir(name); err != nil || got.Topic != p.Topic || got.Partition != p.Partition {
 		return nil, fmt.Errorf("open log: no partition name: %q, %d", p.Topic, p.Partition)
 	}
-	d.mu.Lock()
-	if _, open := d.logs[p]; open || d.closed {
-		closed := d.closed
-		d.mu.Unlock()
-		if closed {
-			return nil, ErrClosed
-		}
-		return nil, fmt.Errorf("open log %s: %w", name, ErrLocked)
+	if err := d.take(p); err != nil {
+		return nil, fmt.Errorf("open log %s: %w", name, err)
 	}
-	d.logs[p] = nil // taken
-	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if err != nil {
 			delete(d.logs, p)
-			d.failed = true
+			d.failed[p] = true
 			return
 		}
+		delete(d.failed, p)
 		d.logs[p] = l
 	}()
 	if !o.ReadOnly {
+		if err := d.dropHints(p, name); err != nil {
+			return nil, err
+		}
 		made, err := d.openPartition(name, topicID)
 		if err != nil {
 			return nil, err
@@ -293,6 +310,46 @@ func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) 
 		o.Logger = d.o.Logger
 	}
 	return Open(d.path(name), o, now)
+}
+
+// take reserves a partition that is not open.
+func (d *Dir) take(p TopicPartition) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	if _, open := d.logs[p]; open {
+		return ErrLocked
+	}
+	d.logs[p] = nil
+	return nil
+}
+
+// dropHints takes the lines of a partition that has no folder out of the
+// checkpoints, durably: to a new log of its name they would say that everything
+// was lost.
+func (d *Dir) dropHints(p TopicPartition, name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.stale[p] && !d.hasHints(p) {
+		return nil
+	}
+	if there, err := vfs.Exists(d.o.FS, d.path(name)); err != nil || there {
+		return err
+	}
+	d.forgetHints(p)
+	return d.checkpointLocked()
+}
+
+func (d *Dir) hasHints(p TopicPartition) bool {
+	return at(d.recovery, p) >= 0 || at(d.high, p) >= 0 || at(d.start, p) >= 0
+}
+
+func (d *Dir) forgetHints(p TopicPartition) {
+	delete(d.recovery, p)
+	delete(d.high, p)
+	delete(d.start, p)
 }
 
 func at(m map[TopicPartition]int64, p TopicPartition) int64 {
@@ -344,8 +401,93 @@ func (d *Dir) Forget(p TopicPartition) {
 	defer d.mu.Unlock()
 	if l := d.logs[p]; l != nil {
 		d.remember(p, l)
+		if l.Damage() != nil || l.Close(time.Time{}) != nil { // it says once more what it said
+			d.failed[p] = true
+		}
+		delete(d.logs, p)
 	}
+}
+
+// Delete deletes a partition, open or not. Its folder takes the name by which
+// Kafka knows what waits for removal, durably, and RemoveDeleted removes it
+// later. Views of an open log stay valid until released.
+//
+// Errors: fs.ErrNotExist if it has no folder; ErrLocked while it is being opened
+// or deleted; ErrClosed; errors of the file system, after which the partition is
+// closed.
+func (d *Dir) Delete(p TopicPartition, now time.Time) (err error) {
+	d.mu.Lock()
+	l, open := d.logs[p]
+	closed := d.closed
+	if !closed && (l != nil || !open) {
+		d.logs[p] = nil
+		open = false
+	}
+	d.mu.Unlock()
+	name := checkpoint.PartitionDir{Topic: p.Topic, Partition: p.Partition}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("delete partition %s: %w", p, err)
+		}
+	}()
+	switch {
+	case closed:
+		return ErrClosed
+	case open:
+		return ErrLocked
+	case l != nil:
+		if err := l.Discard(); err != nil { // what matters of it goes with the files
+			d.o.Logger.Warn("log of a deleted partition not closed", "partition", p.String(), "err", err)
+		}
+	}
+	from, id := name.String(), newUUID()
+	name.State, name.ID = checkpoint.DirDelete, hex.EncodeToString(id[:])
+	if err = d.o.FS.Rename(d.path(from), d.path(name.String())); err == nil {
+		err = d.o.FS.SyncDir(d.dir)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	delete(d.logs, p)
+	if err != nil {
+		return err
+	}
+	delete(d.failed, p)
+	d.stale[p] = d.hasHints(p)
+	d.forgetHints(p)
+	d.deleted = append(d.deleted, deletedDir{name: name.String(), due: now.Add(d.o.DeleteDelay)})
+	return nil
+}
+
+// RemoveDeleted removes the folders of partitions that were deleted at least
+// DeleteDelay ago and returns when the next one is due, zero if none waits. What
+// is left when the data folder is closed goes when it is opened again.
+func (d *Dir) RemoveDeleted(now time.Time) (next time.Time) {
+	d.mu.Lock()
+	due := 0
+	for due < len(d.deleted) && !d.deleted[due].due.After(now) {
+		due++
+	}
+	list := slices.Clone(d.deleted[:due])
+	d.deleted = slices.Delete(d.deleted, 0, due)
+	closed := d.closed
+	d.mu.Unlock()
+	if closed {
+		return next
+	}
+	var again []deletedDir
+	for _, x := range list {
+		if err := d.o.FS.RemoveAll(d.path(x.name)); err != nil {
+			d.o.Logger.Warn("folder of a deleted partition cannot be removed yet", "dir", d.path(x.name), "err", err)
+			again = append(again, deletedDir{x.name, now.Add(max(d.o.DeleteDelay, time.Second))})
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.deleted = append(d.deleted, again...)
+	if len(d.deleted) > 0 {
+		next = d.deleted[0].due
+	}
+	return next
 }
 
 // remember takes a log's ends for the checkpoints. d.mu is held.
@@ -387,10 +529,18 @@ func (d *Dir) checkpointLocked() error {
 		for _, p := range slices.SortedFunc(maps.Keys(f.m), comparePartitions) {
 			entries = append(entries, checkpoint.Offset{Topic: p.Topic, Partition: p.Partition, Offset: f.m[p]})
 		}
-		if err := vfs.WriteFileAtomic(d.o.FS, d.path(f.name), checkpoint.AppendOffsets(nil, entries)); err != nil {
+		b := checkpoint.AppendOffsets(nil, entries)
+		sum := xxhash.Sum64(b)
+		if was, ok := d.files[f.name]; ok && was == sum {
+			continue // as it is
+		}
+		delete(d.files, f.name)
+		if err := vfs.WriteFileAtomic(d.o.FS, d.path(f.name), b); err != nil {
 			return fmt.Errorf("write checkpoint: %w", err)
 		}
+		d.files[f.name] = sum
 	}
+	clear(d.stale)
 	return nil
 }
 
@@ -421,13 +571,13 @@ func (d *Dir) Close(now time.Time) error {
 			errs = append(errs, fmt.Errorf("%s: %w", p, err))
 		}
 		if l.Damage() != nil {
-			d.failed = true // it stays unclean, and is judged again
+			d.failed[p] = true // it stays unclean, and is judged again
 		}
 	}
 	if err := d.checkpointLocked(); err != nil {
 		errs = append(errs, err)
 	}
-	if len(errs) == 0 && !d.failed {
+	if len(errs) == 0 && len(d.failed) == 0 {
 		err := vfs.WriteFileAtomic(d.o.FS, d.path(cleanName), checkpoint.AppendCleanMarker(nil, d.o.BrokerEpoch))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("write clean marker: %w", err))

@@ -1150,11 +1150,18 @@ func (l *Log) takeCopy(s *segment.Segment) (*segment.Segment, error) {
 // sync error of the log's life, and the same again when called again. Views
 // stay valid until released.
 func (l *Log) Close(now time.Time) error {
-	l.closeOnce.Do(func() { l.closeErr = l.close(now) })
+	l.closeOnce.Do(func() { l.closeErr = l.close(now, true) })
 	return l.closeErr
 }
 
-func (l *Log) close(now time.Time) error {
+// Discard is Close for a log that is about to be deleted: nothing is made
+// durable, and no error of the log's life is returned.
+func (l *Log) Discard() error {
+	l.closeOnce.Do(func() { l.closeErr = l.close(time.Time{}, false) })
+	return l.closeErr
+}
+
+func (l *Log) close(now time.Time, keep bool) error {
 	l.maint.Lock()
 	defer l.maint.Unlock()
 	l.prod.mu.Lock()
@@ -1164,14 +1171,17 @@ func (l *Log) close(now time.Time) error {
 	l.closed.Store(true)
 	next := l.next.Swap(nil)
 	l.appendMu.Unlock()
-	err := l.Err()
+	var err error
+	if keep {
+		err = l.Err()
+	}
 	if next != nil {
 		err = errors.Join(err, next.Remove())
 	}
-	if writable {
+	if keep && writable {
 		l.removeRetired(now.Add(math.MaxInt64), 0) // whatever their time; what is left the next open removes
 	}
-	if writable && !l.o.ReadOnly {
+	if keep && writable && !l.o.ReadOnly {
 		if e := l.closeClean(); e != nil && err == nil {
 			err = l.fail("close", e)
 		}
