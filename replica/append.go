@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tidemark-log/tidemark/internal/invariant"
@@ -117,12 +118,21 @@ func stampGuarded(region, b record.Batch, base int64, epoch int32) (err error) {
 	return nil
 }
 
+// gatherLocked returns a buffer for one pwrite, which unlockAppended gives back:
+// a log that takes no appends keeps none.
 func (l *Log) gatherLocked(n int) []byte {
-	if cap(l.buf) < n {
-		l.buf = make([]byte, max(n, 2*cap(l.buf)))
+	if l.buf == nil {
+		l.buf = gathers.Get().(*gather)
 	}
-	return l.buf[:n]
+	if cap(l.buf.b) < n {
+		l.buf.b = make([]byte, max(n, 2*cap(l.buf.b)))
+	}
+	return l.buf.b[:n]
 }
+
+type gather struct{ b []byte }
+
+var gathers = sync.Pool{New: func() any { return new(gather) }}
 
 func (l *Log) writeLocked(s *segment.Segment, b record.Batch) error {
 	if err := s.WriteAtEnd(b); err != nil {
@@ -152,6 +162,10 @@ const slotEvery = 4 << 10
 // unlockAppended ends an append and tells who waits.
 func (l *Log) unlockAppended(err error) {
 	size := l.active.Load().Size()
+	if l.buf != nil {
+		gathers.Put(l.buf)
+		l.buf = nil
+	}
 	l.appendMu.Unlock()
 	if err == nil && l.o.Notify != nil {
 		c := LEO
@@ -236,8 +250,14 @@ func (l *Log) outsideLocked(fn func() error) error {
 
 // grow allocates room for n more bytes. l.maint is held.
 func (l *Log) grow(s *segment.Segment, n int64) error {
-	if l.closed.Load() || s != l.active.Load() {
+	if l.closed.Load() {
 		return nil // the caller looks again
+	}
+	if err := l.wake(); err != nil {
+		return fmt.Errorf("append: %w", err)
+	}
+	if s != l.active.Load() {
+		return nil
 	}
 	if err := s.Grow(n); err != nil && !errors.Is(err, segment.ErrFull) {
 		return fmt.Errorf("append: %w", err)
@@ -249,6 +269,9 @@ func (l *Log) grow(s *segment.Segment, n int64) error {
 func (l *Log) prepare(need int64) error {
 	if l.closed.Load() {
 		return ErrClosed
+	}
+	if err := l.wake(); err != nil {
+		return fmt.Errorf("append: %w", err)
 	}
 	if next := l.next.Load(); next != nil {
 		if next.Cap() >= need && next.Allocated() >= need || !l.next.CompareAndSwap(next, nil) {

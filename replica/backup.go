@@ -133,7 +133,7 @@ func writeCleanSlot(fsys vfs.FS, dir string, st slotState, last string) error {
 	if err != nil {
 		return err
 	}
-	return sl.close(free)
+	return sl.close()
 }
 
 // copyFile copies a file, durably. A missing one is copied as none.

@@ -899,6 +899,39 @@ func TestC044_EveryDirectoryIsLocked(t *testing.T) {
 			if _, err := replica.OpenDir(data, replica.DirOptions{FS: fsys}, t0); !errors.Is(err, replica.ErrLocked) {
 				t.Errorf("second open of the data folder = %v; want ErrLocked", err)
 			}
+			// A partition is its folder's, or is opened by itself: the one who comes
+			// second is refused, which of the two it is.
+			p := replica.TopicPartition{Topic: "t"}
+			part := filepath.Join(data, p.String())
+			if _, err := d.OpenLog(p, replica.UUID{}, o, t0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := replica.Open(part, o, t0); !errors.Is(err, replica.ErrLocked) {
+				t.Errorf("open of a partition of an open folder = %v; want ErrLocked", err)
+			}
+			if r, err := replica.Open(part, ro, t0); err != nil {
+				t.Errorf("read-only open of it: %v", err)
+			} else {
+				r.Close(t0)
+			}
+			if err := d.Close(t0); err != nil {
+				t.Fatal(err)
+			}
+			if l, err = replica.Open(part, o, t0); err != nil {
+				t.Fatalf("open of a partition of a closed folder: %v", err)
+			}
+			if d, err = replica.OpenDir(data, replica.DirOptions{FS: fsys}, t0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.OpenLog(p, replica.UUID{}, o, t0); !errors.Is(err, replica.ErrLocked) {
+				t.Errorf("open in the folder of a partition that is open by itself = %v; want ErrLocked", err)
+			}
+			if err := l.Close(t0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.OpenLog(p, replica.UUID{}, o, t0); err != nil {
+				t.Errorf("open in the folder once it is closed: %v", err)
+			}
 			d.Close(t0)
 		})
 	}

@@ -91,7 +91,8 @@ type Dir struct {
 	// still names but that are deleted.
 	files   map[string]uint64
 	stale   map[TopicPartition]bool
-	deleted []deletedDir // oldest first
+	there   map[TopicPartition]bool // has a folder
+	deleted []deletedDir            // oldest first
 }
 
 type deletedDir struct {
@@ -121,7 +122,7 @@ func OpenDir(dir string, o DirOptions, now time.Time) (_ *Dir, err error) {
 		}
 	}()
 	d := &Dir{o: o, dir: dir, logs: map[TopicPartition]*Log{}, failed: map[TopicPartition]bool{},
-		files: map[string]uint64{}, stale: map[TopicPartition]bool{}}
+		files: map[string]uint64{}, stale: map[TopicPartition]bool{}, there: map[TopicPartition]bool{}}
 	if err := vfs.MkdirAll(o.FS, dir); err != nil {
 		return nil, err
 	}
@@ -241,7 +242,9 @@ func (d *Dir) list() error {
 				d.o.Logger.Warn("folder of a deleted partition cannot be removed yet", "dir", d.path(f.Name), "err", err)
 			}
 		default:
-			d.found = append(d.found, TopicPartition{p.Topic, p.Partition})
+			p := TopicPartition{p.Topic, p.Partition}
+			d.found = append(d.found, p)
+			d.there[p] = true
 		}
 	}
 	return nil
@@ -250,6 +253,25 @@ func (d *Dir) list() error {
 // Partitions lists the partitions that had a folder when the data folder was
 // opened, by name.
 func (d *Dir) Partitions() []TopicPartition { return slices.Clone(d.found) }
+
+// Has reports whether a partition has a folder.
+func (d *Dir) Has(p TopicPartition) bool {
+	name, err := dirName(p)
+	if err != nil {
+		return false
+	}
+	i, err := d.o.FS.Stat(d.path(name))
+	return err == nil && i.IsDir
+}
+
+// dirName is the name of a partition's folder.
+func dirName(p TopicPartition) (string, error) {
+	name := checkpoint.PartitionDir{Topic: p.Topic, Partition: p.Partition}.String()
+	if got, err := checkpoint.ParsePartitionDir(name); err != nil || got.Topic != p.Topic || got.Partition != p.Partition {
+		return "", fmt.Errorf("no partition name: %q, %d", p.Topic, p.Partition)
+	}
+	return name, nil
+}
 
 // Strays lists the folders that are no partition's and are left alone. Kafka
 // refuses a data folder with one whose name it cannot parse.
@@ -267,9 +289,9 @@ func (d *Dir) DirectoryID() string { return d.meta.DirectoryID }
 // folder's own; a new folder gets a random one. o.FS and o.Checkpoints are set
 // by Dir. A log is open once: a second OpenLog is ErrLocked until it is closed.
 func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) (l *Log, err error) {
-	name := checkpoint.PartitionDir{Topic: p.Topic, Partition: p.Partition}.String()
-	if got, err := checkpoint.ParsePartitionDir(name); err != nil || got.Topic != p.Topic || got.Partition != p.Partition {
-		return nil, fmt.Errorf("open log: no partition name: %q, %d", p.Topic, p.Partition)
+	name, err := dirName(p)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
 	}
 	if err := d.take(p); err != nil {
 		return nil, fmt.Errorf("open log %s: %w", name, err)
@@ -286,19 +308,11 @@ func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) 
 		d.logs[p] = l
 	}()
 	if !o.ReadOnly {
-		if err := d.dropHints(p, name); err != nil {
+		if err := d.makeFolder(p, name); err != nil {
 			return nil, err
 		}
-		made, err := d.openPartition(name, topicID)
-		if err != nil {
+		if err := d.openPartition(name, topicID); err != nil {
 			return nil, err
-		}
-		if made { // what the checkpoints say is of one that is gone
-			d.mu.Lock()
-			for _, m := range []map[TopicPartition]int64{d.recovery, d.high, d.start} {
-				delete(m, p)
-			}
-			d.mu.Unlock()
 		}
 	}
 	o.FS = d.o.FS
@@ -326,17 +340,42 @@ func (d *Dir) take(p TopicPartition) error {
 	return nil
 }
 
-// dropHints takes the lines of a partition that has no folder out of the
-// checkpoints, durably: to a new log of its name they would say that everything
-// was lost.
-func (d *Dir) dropHints(p TopicPartition, name string) error {
+// makeFolder makes the folder of a partition, durably, if there is none. Before,
+// the partition's lines are taken out of the checkpoints: to a new log they would
+// say that everything was lost.
+func (d *Dir) makeFolder(p TopicPartition, name string) error {
+	d.mu.Lock()
+	there := d.there[p]
+	d.mu.Unlock()
+	if there {
+		return nil
+	}
+	there, err := vfs.Exists(d.o.FS, d.path(name))
+	if err != nil {
+		return err
+	}
+	if !there {
+		if err := d.dropHints(p); err != nil {
+			return err
+		}
+		if err := d.o.FS.Mkdir(d.path(name)); err != nil {
+			return err
+		}
+		if err := d.o.FS.SyncDir(d.dir); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.there[p] = true
+	return nil
+}
+
+func (d *Dir) dropHints(p TopicPartition) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.stale[p] && !d.hasHints(p) {
 		return nil
-	}
-	if there, err := vfs.Exists(d.o.FS, d.path(name)); err != nil || there {
-		return err
 	}
 	d.forgetHints(p)
 	return d.checkpointLocked()
@@ -359,39 +398,27 @@ func at(m map[TopicPartition]int64, p TopicPartition) int64 {
 	return -1
 }
 
-// openPartition makes the folder and its partition.metadata, and reports whether
-// there was no folder.
-func (d *Dir) openPartition(name string, id UUID) (made bool, err error) {
-	dir := d.path(name)
-	err = d.o.FS.Mkdir(dir)
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return false, err
-	}
-	made = err == nil
-	if made {
-		if err := d.o.FS.SyncDir(d.dir); err != nil {
-			return made, err
-		}
-	}
-	file := filepath.Join(dir, partitionName)
+// openPartition checks the partition.metadata, or makes one.
+func (d *Dir) openPartition(name string, id UUID) error {
+	file := filepath.Join(d.path(name), partitionName)
 	b, err := vfs.ReadFile(d.o.FS, file, smallFileLimit)
 	if err == nil {
 		have, err := checkpoint.ParsePartition(b)
 		if err != nil {
-			return made, fmt.Errorf("read %s: %w", filepath.Join(name, partitionName), err)
+			return fmt.Errorf("read %s: %w", filepath.Join(name, partitionName), err)
 		}
 		if id != (UUID{}) && have.TopicID != id {
-			return made, fmt.Errorf("open log %s: %w: found %s, want %s", name, ErrTopicID, have.TopicID, id)
+			return fmt.Errorf("open log %s: %w: found %s, want %s", name, ErrTopicID, have.TopicID, id)
 		}
-		return made, nil
+		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return made, err
+		return err
 	}
 	if id == (UUID{}) {
 		id = newUUID()
 	}
-	return made, vfs.WriteFileAtomic(d.o.FS, file, checkpoint.AppendPartition(nil, checkpoint.Partition{TopicID: id}))
+	return vfs.WriteFileAtomic(d.o.FS, file, checkpoint.AppendPartition(nil, checkpoint.Partition{TopicID: id}))
 }
 
 // Forget ends Dir's knowledge of a log that was closed by itself. The next
@@ -416,46 +443,57 @@ func (d *Dir) Forget(p TopicPartition) {
 // or deleted; ErrClosed; errors of the file system, after which the partition is
 // closed.
 func (d *Dir) Delete(p TopicPartition, now time.Time) (err error) {
-	d.mu.Lock()
-	l, open := d.logs[p]
-	closed := d.closed
-	if !closed && (l != nil || !open) {
-		d.logs[p] = nil
-		open = false
-	}
-	d.mu.Unlock()
-	name := checkpoint.PartitionDir{Topic: p.Topic, Partition: p.Partition}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("delete partition %s: %w", p, err)
 		}
 	}()
-	switch {
-	case closed:
-		return ErrClosed
-	case open:
-		return ErrLocked
-	case l != nil:
+	name, err := dirName(p)
+	if err != nil {
+		return err
+	}
+	l, err := d.takeOpen(p)
+	if err != nil {
+		return err
+	}
+	if l != nil {
 		if err := l.Discard(); err != nil { // what matters of it goes with the files
 			d.o.Logger.Warn("log of a deleted partition not closed", "partition", p.String(), "err", err)
 		}
 	}
-	from, id := name.String(), newUUID()
-	name.State, name.ID = checkpoint.DirDelete, hex.EncodeToString(id[:])
-	if err = d.o.FS.Rename(d.path(from), d.path(name.String())); err == nil {
+	id := newUUID()
+	gone := checkpoint.PartitionDir{Topic: p.Topic, Partition: p.Partition, State: checkpoint.DirDelete, ID: hex.EncodeToString(id[:])}.String()
+	if err = d.o.FS.Rename(d.path(name), d.path(gone)); err == nil {
 		err = d.o.FS.SyncDir(d.dir)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.logs, p)
+	delete(d.there, p) // or it is looked for
 	if err != nil {
+		d.failed[p] = true // it was not closed in order
 		return err
 	}
 	delete(d.failed, p)
-	d.stale[p] = d.hasHints(p)
+	d.stale[p] = d.stale[p] || d.hasHints(p)
 	d.forgetHints(p)
-	d.deleted = append(d.deleted, deletedDir{name: name.String(), due: now.Add(d.o.DeleteDelay)})
+	d.deleted = append(d.deleted, deletedDir{name: gone, due: now.Add(max(d.o.DeleteDelay, 0))})
 	return nil
+}
+
+// takeOpen reserves a partition, open or not, and returns its log if it is open.
+func (d *Dir) takeOpen(p TopicPartition) (*Log, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, open := d.logs[p]
+	switch {
+	case d.closed:
+		return nil, ErrClosed
+	case open && l == nil:
+		return nil, ErrLocked
+	}
+	d.logs[p] = nil
+	return l, nil
 }
 
 // RemoveDeleted removes the folders of partitions that were deleted at least

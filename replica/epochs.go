@@ -3,6 +3,7 @@ package replica
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sort"
 	"sync"
 
@@ -23,6 +24,7 @@ type epochCache struct {
 	fs   vfs.FS
 	name string
 	list []Epoch
+	file []Epoch // what the file holds, durably; nil if that is not known
 }
 
 func newEpochCache(fsys vfs.FS, dir string) *epochCache {
@@ -83,11 +85,27 @@ func (c *epochCache) set(list []Epoch) error {
 }
 
 func (c *epochCache) storeLocked(list []Epoch) error {
+	if c.file != nil && slices.Equal(list, c.file) {
+		c.list = list
+		return nil
+	}
+	c.file = nil // until it is known again
 	if err := vfs.WriteFileAtomic(c.fs, c.name, checkpoint.AppendEpochs(nil, list)); err != nil {
 		return fmt.Errorf("write leader epochs: %w", err)
 	}
-	c.list = list
+	c.list, c.file = list, list
 	return nil
+}
+
+// flush has the file hold what the list does, where it is known not to: it kept
+// epochs that nothing was written in.
+func (c *epochCache) flush() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file == nil {
+		return nil
+	}
+	return c.storeLocked(c.list)
 }
 
 // fromEnd returns list without the epochs that start at or behind end. Below 0

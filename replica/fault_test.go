@@ -471,7 +471,7 @@ func (x *faultLog) reopen(mem *vfs.Mem, floor int64, when string) {
 	now.start, now.end = l.LogStartOffset(), l.LogEndOffset()
 	x.want, x.next = now, now
 	x.synced = l.SyncedEnd()
-	if s, err := readSlot(mem, faultDir); err != nil || s.flags&(flagFailed|flagClean) != 0 {
+	if s, err := readSlot(mem, faultDir); err != nil || s.flags&flagFailed != 0 || (s.flags&flagClean != 0) != l.asleep.Load() {
 		x.t.Fatalf("%s: after a reopen the slot has flags %#x, %v", when, s.flags, err)
 	}
 	x.onDisk(mem, when+", reopened")

@@ -227,7 +227,7 @@ type Log struct {
 	maint sync.Mutex
 
 	appendMu  sync.Mutex // one appender; held across the copy or pwrite, never across a sync or an allocation
-	buf       []byte     // pwrite gathers here; appendMu
+	buf       *gather    // pwrite gathers here; appendMu
 	unslotted int        // bytes appended since the slot was stored; appendMu
 	spec      record.Spec
 	age       age                             // of the active segment; appendMu
@@ -243,6 +243,7 @@ type Log struct {
 	damage       atomic.Pointer[CorruptError]
 	closed       atomic.Bool
 	cutting      atomic.Bool  // a truncation keeps appends out
+	asleep       atomic.Bool  // as a clean close left it, nothing open; left under maint
 	workAt       atomic.Int64 // size of the active segment from which Maintain has work
 
 	// What was populated, under maint.
@@ -356,6 +357,10 @@ func (l *Log) raiseHW(hw int64) bool {
 		return false
 	}
 	l.hw.Store(hw)
+	if err := sl.wakeLocked(); err != nil && sl.asleep {
+		l.o.Logger.Warn("high watermark not stored", "dir", l.dir, "hw", hw, "err", err)
+		return true
+	}
 	l.fillSlotLocked()
 	sl.storeLocked()
 	return true

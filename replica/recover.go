@@ -9,10 +9,12 @@ import (
 	"io/fs"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
@@ -40,14 +42,16 @@ func Open(dir string, o Options, now time.Time) (_ *Log, err error) {
 		}
 	}()
 	l := newLog(dir, o)
-	if !o.ReadOnly {
+	if !o.ReadOnly && !o.inDir {
 		if err := o.FS.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		if !o.inDir {
-			if l.lock, err = o.FS.Lock(l.path(lockName)); err != nil {
-				return nil, err
-			}
+		if l.lock, err = o.FS.Lock(l.path(lockName)); err != nil {
+			return nil, err
+		}
+		if err := folderFree(o.FS, filepath.Dir(dir)); err != nil {
+			l.lock.Close()
+			return nil, err
 		}
 	}
 	r := &recovery{l: l, now: now}
@@ -68,6 +72,27 @@ func newLog(dir string, o Options) *Log {
 	return l
 }
 
+// folderFree returns ErrLocked if dir is a data folder that is open: its lock
+// covers the partitions. Whoever opens a folder, or one partition by itself, takes
+// his lock before he looks for the other's (C044).
+func folderFree(fsys vfs.FS, dir string) error {
+	for _, name := range []string{metaName, dirLockName} {
+		if there, err := vfs.Exists(fsys, filepath.Join(dir, name)); err != nil || !there {
+			return err
+		}
+	}
+	return unlocked(fsys, filepath.Join(dir, dirLockName))
+}
+
+// unlocked returns ErrLocked if somebody has the lock.
+func unlocked(fsys vfs.FS, name string) error {
+	lock, err := fsys.Lock(name)
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
 // recovery is one opening of a log.
 type recovery struct {
 	l      *Log
@@ -81,12 +106,15 @@ type recovery struct {
 	// not cover the batches of a log it was handed (log-format §6).
 	touched bool
 
-	sizes    map[int64]int64 // base → size of the .log
-	hasIndex map[int64]bool
+	sizes   map[int64]int64 // base → size of the .log
+	indexes map[int64]int64 // base → size of the .index
+	times   map[int64]int64 // base → size of the .timeindex
 	// Offsets of the producer files, ours and Kafka's.
 	windows, snapshots map[int64]bool
 	below              []int64 // bases of segments wholly below the log start: a deletion was interrupted
 	list               []*segment.Segment
+	last               vfs.Info        // of the last .log, zero if there is none
+	rebuilt            bool            // an index was, or is to be
 	from               map[int64]int64 // base → byte at which reading began
 
 	vouched  int64 // below it an invalid batch is damage
@@ -122,6 +150,14 @@ func (r *recovery) run() (err error) {
 	if l.o.ReadOnly || l.Damage() != nil {
 		return r.publish()
 	}
+	if r.calm() {
+		return r.sleep()
+	}
+	if r.slot && r.old.flags&flagClean != 0 {
+		if err := syncSlot(l.o.FS, l.path(slotName)); err != nil {
+			return err
+		}
+	}
 	return r.settle()
 }
 
@@ -131,9 +167,11 @@ func (r *recovery) find() error {
 	if err := r.readSlot(); err != nil {
 		return err
 	}
-	if r.slot && !l.o.ReadOnly {
+	clean := r.old.flags&flagClean != 0
+	if r.slot && !l.o.ReadOnly && !clean {
 		// What it says may be in the page cache only. Nothing is done by it, to an
-		// index say, before the disk has it.
+		// index say, before the disk has it. A clean close says what is on disk,
+		// whether or not its own sync came about.
 		if err := syncSlot(l.o.FS, l.path(slotName)); err != nil {
 			return err
 		}
@@ -158,7 +196,7 @@ func (r *recovery) abandon(err error) {
 		if sticks(err) {
 			l.slot.mark(flagFailed)
 		}
-		l.slot.close(l.o.Maps.Add)
+		l.slot.close()
 	}
 	for _, s := range slices.Concat(r.list, r.cutLater) {
 		s.Close()
@@ -172,22 +210,34 @@ func (r *recovery) abandon(err error) {
 // what Kafka's replacement of segments leaves (log-format §4.2).
 func (r *recovery) readNames() error {
 	l := r.l
-	if !l.o.ReadOnly {
-		if err := r.finishSwap(); err != nil {
-			return err
-		}
-	}
 	infos, err := l.o.FS.List(l.dir)
 	if err != nil {
 		return err
 	}
-	r.sizes, r.hasIndex, r.from = map[int64]int64{}, map[int64]bool{}, map[int64]int64{}
+	if !l.o.ReadOnly {
+		// In a data folder there is a lock if somebody opened the partition by itself.
+		if l.o.inDir && slices.ContainsFunc(infos, func(f vfs.Info) bool { return f.Name == lockName }) {
+			if err := unlocked(l.o.FS, l.path(lockName)); err != nil {
+				return err
+			}
+		}
+		changed, err := r.finishSwap(infos)
+		if err == nil && changed {
+			infos, err = l.o.FS.List(l.dir)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.sizes, r.indexes, r.times, r.from = map[int64]int64{}, map[int64]int64{}, map[int64]int64{}, map[int64]int64{}
 	r.windows, r.snapshots = map[int64]bool{}, map[int64]bool{}
 	for _, f := range infos {
 		if base, ok := segment.ParseName(f.Name, ".log"); ok && !f.IsDir {
-			r.sizes[base] = f.Size
+			r.sizes[base], r.last = f.Size, f // ascending
 		} else if base, ok := segment.ParseName(f.Name, ".index"); ok {
-			r.hasIndex[base] = true
+			r.indexes[base] = f.Size
+		} else if base, ok := segment.ParseName(f.Name, ".timeindex"); ok {
+			r.times[base] = f.Size
 		} else if end, ok := segment.ParseName(f.Name, windowSuffix); ok && !f.IsDir {
 			r.windows[end] = true
 		} else if end, ok := segment.ParseName(f.Name, snapshotSuffix); ok && !f.IsDir {
@@ -217,14 +267,12 @@ func (r *recovery) readNames() error {
 }
 
 // finishSwap completes or undoes a replacement of segments that Kafka's cleaner
-// was in the middle of (log-format §4.2, steps 1 to 6).
-func (r *recovery) finishSwap() error {
+// was in the middle of (log-format §4.2, steps 1 to 6). infos are the files; it
+// reports whether it changed any.
+func (r *recovery) finishSwap(infos []vfs.Info) (changed bool, err error) {
 	l := r.l
-	infos, err := l.o.FS.List(l.dir)
-	if err != nil {
-		return err
-	}
 	remove := func(name string) error {
+		changed = true
 		if err := l.o.FS.Remove(l.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -238,7 +286,7 @@ func (r *recovery) finishSwap() error {
 		}
 		if strings.HasSuffix(f.Name, string(checkpoint.Deleted)) {
 			if err := remove(f.Name); err != nil {
-				return err
+				return changed, err
 			}
 			continue
 		}
@@ -256,12 +304,12 @@ func (r *recovery) finishSwap() error {
 		}
 	}
 	if minCleaned < 0 && len(swaps) == 0 {
-		return nil
+		return changed, nil
 	}
 	for _, f := range infos {
 		if k, err := checkpoint.ParseSegmentFile(f.Name); err == nil && k.Stage == checkpoint.Cleaned {
 			if err := remove(f.Name); err != nil {
-				return err
+				return changed, err
 			}
 		}
 	}
@@ -271,7 +319,7 @@ func (r *recovery) finishSwap() error {
 		k, _ := checkpoint.ParseSegmentFile(name)
 		if minCleaned >= 0 && k.Base >= minCleaned {
 			if err := remove(name); err != nil {
-				return err
+				return changed, err
 			}
 			continue
 		}
@@ -279,7 +327,7 @@ func (r *recovery) finishSwap() error {
 		if k.Kind == checkpoint.Log {
 			next, err := r.endOfFile(l.path(name), k.Base)
 			if err != nil {
-				return err
+				return changed, err
 			}
 			if lo < 0 || k.Base < lo {
 				lo = k.Base
@@ -293,15 +341,16 @@ func (r *recovery) finishSwap() error {
 			continue
 		}
 		if err := remove(f.Name); err != nil {
-			return err
+			return changed, err
 		}
 	}
+	changed = true
 	for _, name := range keep {
 		if err := l.o.FS.Rename(l.path(name), l.path(strings.TrimSuffix(name, ".swap"))); err != nil {
-			return err
+			return changed, err
 		}
 	}
-	return l.o.FS.SyncDir(l.dir)
+	return changed, l.o.FS.SyncDir(l.dir)
 }
 
 // endOfFile reads the headers of a log file for the offset behind its last
@@ -363,15 +412,13 @@ func (r *recovery) readSlot() error {
 	if clean {
 		// A clean close vouches for the file it left, not for one that somebody
 		// touched since.
-		base, size := r.lastFile()
-		i, err := l.o.FS.Stat(l.path(segment.FileName(base, ".log")))
-		r.boot = err == nil && size == st.activeSize && i.ModTime.UnixNano() == st.activeTime
+		r.boot = r.last.Size == st.activeSize && r.last.ModTime.UnixNano() == st.activeTime
 		if cp := l.o.Checkpoints; cp.Valid && cp.Clean {
 			r.old.logStart = max(st.logStart, cp.LogStart) // Kafka may have had the folder, and raised it
 		}
 		if !r.boot {
 			r.settled = 0
-			r.touched = err == nil && size != st.activeSize
+			r.touched = r.last.Name != "" && r.last.Size != st.activeSize
 		}
 	}
 	if r.boot {
@@ -388,15 +435,6 @@ func (r *recovery) sameBoot() bool {
 	return r.slot && r.old.boot == r.l.o.FS.BootID() && r.old.boot != [16]byte{}
 }
 
-func (r *recovery) lastFile() (base, size int64) {
-	for b, s := range r.sizes {
-		if b >= base {
-			base, size = b, s
-		}
-	}
-	return base, size
-}
-
 // openSegments opens the files in order, unread.
 func (r *recovery) openSegments() error {
 	l := r.l
@@ -409,7 +447,7 @@ func (r *recovery) openSegments() error {
 		known := false
 		if i+1 < len(bases) {
 			next := bases[i+1]
-			known = r.hasIndex[base] && next <= r.settled && next-base <= segment.MaxRelative+1
+			known = r.hasIndex(base) && next <= r.settled && next-base <= segment.MaxRelative+1
 		}
 		if !known && r.failed && !l.o.ReadOnly {
 			// Pages of the indexes may be lost as well.
@@ -419,7 +457,7 @@ func (r *recovery) openSegments() error {
 					return err
 				}
 			}
-			delete(r.hasIndex, base)
+			delete(r.indexes, base)
 		}
 		s, err := segment.Open(l.dir, base, r.sizes[base], l.so, known || r.indexLeads(base))
 		if err != nil {
@@ -438,7 +476,12 @@ func (r *recovery) openSegments() error {
 
 // indexLeads reports whether the index of a segment is used to get past batches
 // that need not be read.
-func (r *recovery) indexLeads(base int64) bool { return r.hasIndex[base] && r.believed > base }
+func (r *recovery) indexLeads(base int64) bool { return r.hasIndex(base) && r.believed > base }
+
+func (r *recovery) hasIndex(base int64) bool {
+	_, ok := r.indexes[base]
+	return ok
+}
 
 // judge finds the end of the log: in believed segments by headers, beyond by
 // checksums.
@@ -556,6 +599,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 	}
 	r.from[s.Base()] = pos
 	if pos == 0 && !r.l.o.ReadOnly {
+		r.rebuilt = r.rebuilt || r.sizes[s.Base()] > 0
 		if err := s.ResetIndexes(); err != nil {
 			return 0, false, err
 		}
@@ -849,6 +893,12 @@ func (r *recovery) findEpochs() error {
 	if l.o.ReadOnly || l.Damage() != nil || !missing && slices.Equal(stored, list) {
 		return nil
 	}
+	if n := len(list); !missing && r.calm() && n < len(stored) && slices.Equal(stored[:n], list) {
+		// Epochs that nothing was written in. The file may have them until the log
+		// wakes: the next recovery would drop them again.
+		l.epochs.file = stored
+		return nil
+	}
 	return l.epochs.set(list) // before the slot vouches for the batches they came from
 }
 
@@ -911,6 +961,95 @@ func (r *recovery) hwc() int64 {
 		return cp.HighWatermark
 	}
 	return -1
+}
+
+// calm reports whether the log is just as a clean close left it, with nothing to
+// mend. Such a log sleeps until something is to be changed.
+func (r *recovery) calm() bool {
+	n := len(r.list)
+	if !r.slot || !r.boot || r.old.flags != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
+		return false
+	}
+	for _, s := range r.list[:n-1] {
+		if !s.IsKnown() {
+			return false
+		}
+	}
+	s := r.list[n-1]
+	idx, tix := s.Indexes()
+	whole := func(sizes map[int64]int64, want int) bool { // there, and trimmed (log-format §12)
+		size, ok := sizes[s.Base()]
+		return ok && size == int64(want)
+	}
+	return r.end == r.old.end && r.end == r.old.syncedEnd && r.logStart() == r.old.logStart &&
+		s.Size() == s.Allocated() && whole(r.indexes, idx.Len()*index.OffsetEntrySize) && whole(r.times, tix.Len()*index.TimeEntrySize)
+}
+
+// sleep makes a calm log ready for reading. Nothing stays open or mapped, and
+// nothing is written: the slot goes on saying that the log is clean, which it is
+// until wake.
+func (r *recovery) sleep() error {
+	l := r.l
+	st := r.old
+	st.boot, st.flags = l.o.FS.BootID(), 0
+	l.slot = sleepingSlot(l.o.FS, l.dir, st, l.o.Maps.Add)
+	l.sync.settled.Store(st.settledEnd)
+	if err := r.publish(); err != nil {
+		return err
+	}
+	l.sync.end.Store(r.end)
+	if l.o.Held && !l.o.Sole {
+		l.heldAt.Store(max(r.logStart(), min(r.hwc(), r.end)))
+	}
+	l.asleep.Store(true)
+	for _, s := range r.list {
+		s.Rest()
+	}
+	return nil
+}
+
+// wake makes a sleeping log ready for changes. The slot says durably that it is
+// not clean any more before anything else changes. On an error that does not stick
+// the log sleeps on and is as it was. l.maint is held, appendMu is not.
+func (l *Log) wake() error {
+	if !l.asleep.Load() {
+		return nil
+	}
+	err := l.wakeSlot()
+	if err == nil {
+		err = l.epochs.flush()
+	}
+	if err == nil {
+		// A backup may have a link to the file.
+		list := *l.segments.Load()
+		if list, err = l.unshare(list, len(list)-1); err == nil {
+			s := list[len(list)-1]
+			l.active.Store(s)
+			err = s.Wake()
+		}
+	}
+	if sticks(err) {
+		return l.fail("wake log", err)
+	}
+	if err != nil {
+		return fmt.Errorf("wake log: %w", err)
+	}
+	l.asleep.Store(false)
+	return nil
+}
+
+func (l *Log) wakeSlot() error {
+	l.slot.mu.Lock()
+	err := l.slot.wakeLocked()
+	l.slot.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	l.storeSlot()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	return l.slot.sync()
 }
 
 // settle makes the log ready for appending: what is not part of it is cut, in
@@ -1181,7 +1320,7 @@ func (l *Log) close(now time.Time, keep bool) error {
 	if keep && writable {
 		l.removeRetired(now.Add(math.MaxInt64), 0) // whatever their time; what is left the next open removes
 	}
-	if keep && writable && !l.o.ReadOnly {
+	if keep && writable && !l.o.ReadOnly && !l.untouched() {
 		if e := l.closeClean(); e != nil && err == nil {
 			err = l.fail("close", e)
 		}
@@ -1191,7 +1330,7 @@ func (l *Log) close(now time.Time, keep bool) error {
 	}
 	if l.slot != nil {
 		l.slot.mu.Lock()
-		err = errors.Join(err, l.slot.close(l.o.Maps.Add))
+		err = errors.Join(err, l.slot.close())
 		l.slot.mu.Unlock()
 	}
 	if l.lock != nil {
@@ -1200,28 +1339,40 @@ func (l *Log) close(now time.Time, keep bool) error {
 	return err
 }
 
+// untouched reports whether the files are as a clean close left them.
+func (l *Log) untouched() bool {
+	if !l.asleep.Load() {
+		return false
+	}
+	l.slot.mu.Lock()
+	defer l.slot.mu.Unlock()
+	return l.slot.asleep
+}
+
 func (l *Log) closeClean() error {
 	if !l.takeGate() {
 		return ErrBusy
 	}
 	defer l.leaveGate()
 	active := l.active.Load()
-	active.Seal()
-	if err := active.Trim(); err != nil {
-		return err
-	}
-	if err := l.settleTo(active, active.End()); err != nil {
-		return err
-	}
-	if err := active.SyncIndexes(); err != nil {
-		return err
-	}
-	if err := l.closeProducers(); err != nil {
-		return err
-	}
-	// Trim may have made the index files.
-	if err := l.o.FS.SyncDir(l.dir); err != nil {
-		return err
+	if !l.asleep.Load() { // else only the slot was woken, and the files are settled
+		active.Seal()
+		if err := active.Trim(); err != nil {
+			return err
+		}
+		if err := l.settleTo(active, active.End()); err != nil {
+			return err
+		}
+		if err := active.SyncIndexes(); err != nil {
+			return err
+		}
+		if err := l.closeProducers(); err != nil {
+			return err
+		}
+		// Trim may have made the index files.
+		if err := l.o.FS.SyncDir(l.dir); err != nil {
+			return err
+		}
 	}
 	i, err := l.o.FS.Stat(l.path(active.Name()))
 	if err != nil {

@@ -254,6 +254,9 @@ func TestR14_OrderOfACut(t *testing.T) {
 	d.o.FS = faulty
 	l, err := Open(logDir, d.o, time.Time{})
 	d.must(err)
+	l.maint.Lock()
+	d.must(l.wake())
+	l.maint.Unlock()
 	faulty.ResetCalls()
 	d.must(l.Truncate(15))
 	var got []string

@@ -104,6 +104,14 @@ func (l *Log) raiseStart(to int64) error {
 	if to <= l.LogStartOffset() {
 		return nil
 	}
+	if l.asleep.Load() {
+		if err := l.wakeSlot(); err != nil {
+			if sticks(err) {
+				return l.fail("raise log start", err)
+			}
+			return fmt.Errorf("raise log start: %w", err)
+		}
+	}
 	l.sync.mu.Lock()
 	sl := l.slot
 	sl.mu.Lock()

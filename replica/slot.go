@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -165,8 +166,10 @@ type slot struct {
 	syncing int       // block that the sync under way covers; −1 if none is
 	fs      vfs.FS
 	name    string
+	onMap   func(int) error
 	m       vfs.Map
 	b       []byte
+	asleep  bool  // not opened: the file has what a clean close left
 	err     error // first store that faulted: somebody cut the file
 }
 
@@ -188,7 +191,7 @@ func readSlot(fsys vfs.FS, dir string) (slotState, error) {
 // directory are durable when it returns. fresh makes a new file, which takes the
 // place of what is there only once it is durable; else syncSlot came before.
 func openSlot(fsys vfs.FS, dir string, s slotState, fresh bool, onMap func(int) error) (sl *slot, err error) {
-	sl = &slot{s: s, fs: fsys, name: filepath.Join(dir, slotName), synced: -1, syncing: -1, newest: -1}
+	sl = newSlot(fsys, dir, s, onMap)
 	name := sl.name
 	if fresh {
 		name += ".tmp"
@@ -205,14 +208,14 @@ func openSlot(fsys vfs.FS, dir string, s slotState, fresh bool, onMap func(int) 
 		err = f.Allocate(slotSize)
 	}
 	if err == nil {
-		err = sl.mapFile(f, onMap)
+		err = sl.mapFile(f)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open slot: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			sl.close(onMap)
+			sl.close()
 			err = fmt.Errorf("open slot: %w", err)
 			sl = nil
 		}
@@ -234,12 +237,51 @@ func openSlot(fsys vfs.FS, dir string, s slotState, fresh bool, onMap func(int) 
 	return sl, fsys.SyncDir(dir)
 }
 
-func (sl *slot) mapFile(f vfs.File, onMap func(int) error) (err error) {
-	if err := onMap(1); err != nil {
+// sleepingSlot is the slot of a log that nothing has changed since a clean close.
+// It is opened when there is something to store in it.
+func sleepingSlot(fsys vfs.FS, dir string, s slotState, onMap func(int) error) *slot {
+	sl := newSlot(fsys, dir, s, onMap)
+	sl.asleep = true
+	return sl
+}
+
+func newSlot(fsys vfs.FS, dir string, s slotState, onMap func(int) error) *slot {
+	return &slot{s: s, fs: fsys, name: filepath.Join(dir, slotName), synced: -1, syncing: -1, newest: -1, onMap: onMap}
+}
+
+// wakeLocked opens a sleeping slot. The close that wrote it may have been killed
+// before its sync: what it says is on disk before another copy is stored. sl.mu is
+// held.
+func (sl *slot) wakeLocked() error {
+	if !sl.asleep {
+		return nil
+	}
+	f, err := sl.fs.Open(sl.name, vfs.ReadWrite)
+	if err != nil {
+		return fmt.Errorf("open slot: %w", err)
+	}
+	defer f.Close()
+	if err = f.Allocate(slotSize); err == nil { // it is, unless somebody cut the file
+		err = sl.mapFile(f)
+	}
+	if err == nil {
+		_, sl.newest, _ = decodeSlot(sl.b)
+		sl.synced = sl.newest
+		sl.asleep = false // if the sync fails, it can say that the log has
+		err = vfs.Sync(f)
+	}
+	if err != nil {
+		return fmt.Errorf("open slot: %w", err)
+	}
+	return nil
+}
+
+func (sl *slot) mapFile(f vfs.File) (err error) {
+	if err := sl.onMap(1); err != nil {
 		return err
 	}
 	if sl.m, err = f.Map(slotSize, true); err != nil {
-		onMap(-1)
+		sl.onMap(-1)
 		return err
 	}
 	sl.b = sl.m.Bytes()
@@ -248,6 +290,10 @@ func (sl *slot) mapFile(f vfs.File, onMap func(int) error) (err error) {
 
 // storeLocked writes s to a block that may be overwritten. sl.mu is held.
 func (sl *slot) storeLocked() {
+	if err := sl.wakeLocked(); err != nil {
+		sl.err = cmp.Or(sl.err, err)
+		return
+	}
 	block := 0
 	for block == sl.newest || block == sl.synced || block == sl.syncing {
 		block++
@@ -308,12 +354,13 @@ func syncSlot(fsys vfs.FS, name string) error {
 	return errors.Join(vfs.Sync(f), f.Close())
 }
 
-func (sl *slot) close(onMap func(int) error) error {
+func (sl *slot) close() error {
+	sl.asleep = false
 	if sl.m == nil {
 		return nil
 	}
 	err := sl.m.Unmap()
 	sl.m, sl.b = nil, nil
-	onMap(-1)
+	sl.onMap(-1)
 	return err
 }

@@ -215,7 +215,7 @@ func TestSlotStore(t *testing.T) {
 				t.Fatalf("seed %d: after a power cut: sequence %d, %v; %d was synced, %d stored", seed, got.sequence, err, synced, sl.s.sequence)
 			}
 		}
-		sl.close(free)
+		sl.close()
 	}
 }
 

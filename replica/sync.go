@@ -226,7 +226,9 @@ func (l *Log) maintain(now time.Time) (n Next, err error) {
 	if err := l.writable(); err != nil {
 		return n, nil
 	}
-	err = l.aheadLocked()
+	if !l.asleep.Load() {
+		err = l.aheadLocked()
+	}
 	due, e := l.retain(now)
 	if err = errors.Join(err, e); l.Err() != nil {
 		return n, err
@@ -306,7 +308,7 @@ func (l *Log) aheadLocked() error {
 		// The successor is made while a quarter of the segment is left.
 		late := s.Cap() - s.Cap()/4
 		if size > late {
-			if l.next.Load() == nil && s == l.active.Load() {
+			if grows := l.busy || size > l.popFrom; grows && l.next.Load() == nil && s == l.active.Load() {
 				if err := l.prepare(1); err != nil {
 					return err
 				}

@@ -68,6 +68,9 @@ func (l *Log) exclusiveLocked() (release func(), err error) {
 	if err := l.writable(); err != nil { // truncation is allowed while held
 		return nil, err
 	}
+	if err := l.wake(); err != nil {
+		return nil, err
+	}
 	if !l.takeGate() {
 		return nil, ErrBusy
 	}

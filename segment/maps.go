@@ -3,6 +3,7 @@ package segment
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -14,24 +15,67 @@ import (
 // the process and nothing idle is left to unmap.
 var ErrTooManyMaps = errors.New("too many memory maps")
 
-// Maps bounds how many mappings a process holds for logs. Past the limit of
-// the kernel (Linux: vm.max_map_count) the Go runtime itself dies, so the
-// bound refuses earlier. Sealed segments and their indexes are unmapped when
-// the room is needed for another one, the longest unused first.
+// ErrTooManyFiles is returned where one more open file would pass the bound of
+// the process.
+var ErrTooManyFiles = errors.New("too many open files")
+
+// Maps bounds how many mappings, and open files, a process holds for logs. Past
+// the limit of the kernel on maps (Linux: vm.max_map_count) the Go runtime itself
+// dies, so the bound refuses earlier. Sealed segments and their indexes are
+// unmapped when the room is needed for another one, the longest unused first.
+//
+// A segment's file is open while it takes appends or is not synced yet, and
+// counts. What is opened for the length of a call does not: it lives on what the
+// bound leaves of the process's descriptors.
 type Maps struct {
-	mu   sync.Mutex // a leaf: nothing is called with it held
-	max  int
-	n    int
-	ring []*Segment // open segments that were ever mapped, in the order the hand visits
-	hand int
+	mu       sync.Mutex // a leaf: nothing is called with it held
+	max      int
+	n        int
+	maxFiles int
+	files    int
+	ring     []*Segment // open segments that were ever mapped, in the order the hand visits
+	hand     int
 }
 
-// NewMaps returns a bound of max mappings.
-func NewMaps(max int) *Maps { return &Maps{max: max} }
+// NewMaps returns a bound of max mappings and any number of files.
+func NewMaps(max int) *Maps { return &Maps{max: max, maxFiles: math.MaxInt} }
+
+// LimitFiles sets how many files may be held open. Those that are stay.
+func (m *Maps) LimitFiles(max int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.maxFiles = max
+}
 
 // DefaultMaps is the bound all logs of a process share unless told otherwise:
-// half of what the kernel allows.
-var DefaultMaps = sync.OnceValue(func() *Maps { return NewMaps(int(mmap.Limit())) })
+// half of the maps that the kernel allows, and three quarters of the descriptors,
+// or all but 64 where they are few.
+var DefaultMaps = sync.OnceValue(func() *Maps {
+	m := NewMaps(int(mmap.Limit()))
+	if n := vfs.FileLimit(); n < math.MaxInt {
+		m.LimitFiles(max(n-max(n/4, 64), 1))
+	}
+	return m
+})
+
+// Files returns how many files are held open now.
+func (m *Maps) Files() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.files
+}
+
+// addFiles accounts for delta open files. One that passes the bound is
+// ErrTooManyFiles.
+func (m *Maps) addFiles(delta int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if delta > 0 && m.files+delta > m.maxFiles {
+		return fmt.Errorf("%w: logs hold %d, at most %d", ErrTooManyFiles, m.files, m.maxFiles)
+	}
+	m.files += delta
+	return nil
+}
 
 // Count returns how many mappings are held now.
 func (m *Maps) Count() int {

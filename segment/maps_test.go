@@ -3,10 +3,12 @@ package segment
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
@@ -434,4 +436,66 @@ func TestAppendUnderReaders(t *testing.T) {
 		}
 		wg.Wait()
 	})
+}
+
+// TestFileBound: a segment holds a descriptor while it takes appends; past the
+// bound the next is refused, and whatever gives one up makes room.
+func TestFileBound(t *testing.T) {
+	m, o := mapsOf(t, 100)
+	o.Maps.LimitFiles(2)
+	create := func(dir string) (*Segment, error) {
+		if err := m.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		s, err := Create(dir, o, 1, false)
+		if err == nil {
+			err = s.Activate(0)
+		}
+		return s, err
+	}
+	a, err := create("/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := create("/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := create("/c"); !errors.Is(err, ErrTooManyFiles) {
+			t.Fatalf("a third segment: %v", err)
+		}
+	}
+	if maps, files := o.Maps.Count(), o.Maps.Files(); maps != 2 || files != 2 {
+		t.Errorf("%d maps and %d files are held; want 2 and 2", maps, files)
+	}
+	a.Seal()
+	if err := errors.Join(a.Trim(), a.SyncFile(), a.Settled(), a.Settled()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := create("/c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.OpenFile(); !errors.Is(err, ErrTooManyFiles) {
+		t.Errorf("a file opened again: %v", err)
+	}
+	if err := a.Wake(); !errors.Is(err, ErrTooManyFiles) || !a.Sealed() {
+		t.Errorf("Wake = %v, sealed %v", err, a.Sealed())
+	}
+	// One that cannot be made gives its descriptor back.
+	o.FS = vfs.NewFaulty(m, vfs.Rule{Ops: vfs.OpMap, Err: syscall.ENOMEM})
+	if err := errors.Join(b.Remove(), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create("/d"); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("a segment that cannot be mapped: %v", err)
+	}
+	if err := a.Wake(); !errors.Is(err, syscall.ENOMEM) || !a.Sealed() {
+		t.Errorf("Wake = %v, sealed %v", err, a.Sealed())
+	}
+	if n := o.Maps.Files(); n != 0 {
+		t.Errorf("%d files are held at the end", n)
+	}
+	a.Close()
 }

@@ -686,6 +686,9 @@ func maxTimestamp(b []byte) int64 { return record.Batch(b).MaxTimestamp() }
 // Bytes calls fn with the mapped bytes of the whole file, published or not;
 // recovery and verification read through it. A fault in fn is an error.
 func (s *Segment) Bytes(fn func(data []byte) error) (err error) {
+	if s.allocated.Load() == 0 {
+		return fn(nil) // not worth a map
+	}
 	m, err := s.acquire(true)
 	if err != nil {
 		return err

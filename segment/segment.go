@@ -191,12 +191,12 @@ func (s *Segment) create(need int64, follows bool) (err error) {
 	if err := fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if s.file, err = fsys.Open(name, vfs.CreateNew); err != nil {
+	if err = s.openAs(name, vfs.CreateNew); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			s.file.Close()
+			s.closeFile()
 			fsys.Remove(name)
 		}
 	}()
@@ -545,6 +545,21 @@ func (s *Segment) Unseal() error {
 	return nil
 }
 
+// Wake is Unseal for a segment that is not frozen: readers may be in it.
+func (s *Segment) Wake() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	had := s.file != nil
+	err := s.Unseal()
+	if err != nil && !had {
+		s.closeFile()
+	}
+	return err
+}
+
+// Rest unmaps a sealed segment that nobody reads, as the bound on maps does.
+func (s *Segment) Rest() { s.evict() }
+
 // OpenFile opens the file of a segment whose bytes may need a sync or a trim.
 // It stays open until Settled.
 func (s *Segment) OpenFile() error {
@@ -553,10 +568,35 @@ func (s *Segment) OpenFile() error {
 	return s.openFileLocked()
 }
 
-func (s *Segment) openFileLocked() (err error) {
-	if s.file == nil {
-		s.file, err = s.o.FS.Open(s.path(".log"), vfs.ReadWrite)
+func (s *Segment) openFileLocked() error {
+	if s.file != nil {
+		return nil
 	}
+	return s.openAs(s.path(".log"), vfs.ReadWrite)
+}
+
+// openAs opens the log file to keep it open until closeFile. s.mu is held or s is
+// not shared yet.
+func (s *Segment) openAs(name string, mode vfs.Mode) error {
+	if err := s.o.Maps.addFiles(1); err != nil {
+		return err
+	}
+	f, err := s.o.FS.Open(name, mode)
+	if err != nil {
+		s.o.Maps.addFiles(-1)
+		return err
+	}
+	s.file = f
+	return nil
+}
+
+func (s *Segment) closeFile() error {
+	if s.file == nil {
+		return nil
+	}
+	err := s.file.Close()
+	s.file = nil
+	s.o.Maps.addFiles(-1)
 	return err
 }
 
@@ -583,12 +623,7 @@ func (s *Segment) SyncIndexes() error {
 func (s *Segment) Settled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.file == nil {
-		return nil
-	}
-	err := s.file.Close()
-	s.file = nil
-	return err
+	return s.closeFile()
 }
 
 // Freeze keeps readers out of what is about to be cut, until Thaw: all of them,
@@ -709,11 +744,7 @@ func (s *Segment) Close() error {
 		return nil
 	}
 	s.closed = true
-	var err error
-	if s.file != nil {
-		err = s.file.Close()
-		s.file = nil
-	}
+	err := s.closeFile()
 	if m := s.cur.Swap(nil); m != nil {
 		m.retire()
 	}

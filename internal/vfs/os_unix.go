@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -126,6 +127,16 @@ func lockError(name string, err error) error {
 }
 
 func (osFS) BootID() [16]byte { return osBootID() }
+
+// FileLimit returns how many descriptors the process may have, read once;
+// math.MaxInt if it has no limit.
+var FileLimit = sync.OnceValue(func() int {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil || uint64(r.Cur) >= 1<<31 {
+		return math.MaxInt
+	}
+	return int(r.Cur)
+})
 
 var osBootID = sync.OnceValue(readBootID)
 
