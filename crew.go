@@ -1,7 +1,9 @@
 package tidemark
 
-import "sync"
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // A crew runs the background work of one log, or of all logs of a folder, on a
 // bounded number of goroutines. They come with the work and end with it: logs

@@ -150,3 +150,35 @@ func ExampleLog_Backup() {
 	fmt.Println(c.LogEndOffset(), c.ID() != l.ID())
 	// Output: 1 true
 }
+
+// A folder holds many partitions, each a log.
+func ExampleOpenFolder() {
+	f, err := tidemark.OpenFolder(exampleDir(), tidemark.FolderOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range int32(3) {
+		l, err := f.Create(tidemark.TopicPartition{Topic: "orders", Partition: i}, tidemark.UUID{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if _, err := l.Append(tidemark.Record{Value: fmt.Append(nil, "for ", i)}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for _, p := range f.Partitions() {
+		l, err := f.Log(p)
+		if err != nil {
+			log.Fatal(err)
+		}
+		r, err := l.Get(0, nil)
+		fmt.Println(p, l.LogEndOffset(), string(r.Value), err)
+	}
+	if err := f.Close(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// orders-0 1 for 0 <nil>
+	// orders-1 1 for 1 <nil>
+	// orders-2 1 for 2 <nil>
+}

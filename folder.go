@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/replica"
+	"github.com/tidemark-log/tidemark/segment"
 )
 
 type (
@@ -32,12 +33,17 @@ var (
 	ErrTopicID = replica.ErrTopicID
 	// ErrBusy means that somebody else is opening or deleting the partition.
 	ErrBusy = replica.ErrBusy
+	// ErrTooManyFiles and ErrTooManyMaps mean that a bound of the process is
+	// reached, which all its logs share. Nothing has changed, and what is open
+	// goes on; closing a log makes room.
+	ErrTooManyFiles = segment.ErrTooManyFiles
+	ErrTooManyMaps  = segment.ErrTooManyMaps
 )
 
 // FolderOptions of a folder. The zero value opens or makes one for node 0.
 type FolderOptions struct {
 	// Log is for every partition, unless LogOf is set, which is then asked for
-	// each. ReadOnly is refused.
+	// each, by several goroutines at a time. ReadOnly is refused.
 	Log   Options
 	LogOf func(TopicPartition) Options
 
@@ -274,7 +280,8 @@ func (f *Folder) done(p TopicPartition) {
 // disk when Create returns. A zero id becomes a random one.
 //
 // Errors: fs.ErrExist if there is one; ErrBusy; ErrClosed; a name that Kafka does
-// not allow; those of [Open].
+// not allow; those of [Open]. Where the folder was made before the error, the
+// partition is there and not open: see Reopen.
 func (f *Folder) Create(p TopicPartition, topicID UUID) (*Log, error) {
 	_, known, err := f.take(p)
 	if err != nil {
@@ -285,13 +292,13 @@ func (f *Folder) Create(p TopicPartition, topicID UUID) (*Log, error) {
 		return nil, fmt.Errorf("create partition %s: %w", p, fs.ErrExist)
 	}
 	l, err := f.openLog(p, topicID)
-	if err != nil {
-		return nil, err
-	}
+	made := err == nil || f.dir.Has(p)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.enterLocked(p, l, nil)
-	return l, nil
+	if made {
+		f.enterLocked(p, l, err)
+	}
+	return l, err
 }
 
 // Reopen opens a partition again that could not be opened, was closed, has

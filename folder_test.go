@@ -195,7 +195,7 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestFolderDeletes: files go after the delay, views of them outlive that, and
+// TestC032_DeletedPartitions: files go after the delay, views of them outlive that, and
 // nothing of a deleted partition is held (C032).
 func TestC032_DeletedPartitions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")

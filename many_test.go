@@ -18,8 +18,8 @@ import (
 	"github.com/tidemark-log/tidemark/internal/mmap"
 )
 
-// makeMany makes a folder of n partitions; every other one holds records.
-func makeMany(t testing.TB, dir string, n int) {
+// makeMany makes a folder of n partitions; with records every other one has some.
+func makeMany(t testing.TB, dir string, n int, records bool) {
 	t.Helper()
 	f := openFolder(t, dir, tidemark.FolderOptions{})
 	errs := make(chan error, n)
@@ -28,8 +28,11 @@ func makeMany(t testing.TB, dir string, n int) {
 		go func() {
 			for i := range next {
 				l, err := f.Create(tp(i), tidemark.UUID{})
-				if err == nil && i%2 == 0 {
+				if err == nil && records && i%2 == 0 {
 					_, err = l.Append(rec(0, 200), rec(1, 200), rec(2, 200))
+				}
+				if err == nil {
+					err = l.Close()
 				}
 				errs <- err
 			}
@@ -89,7 +92,7 @@ func TestManyPartitions(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	began := time.Now()
-	makeMany(t, dir, n)
+	makeMany(t, dir, n, true)
 	t.Logf("made %d partitions, half of them with records, in %.1f s", n, time.Since(began).Seconds())
 	disk := diskBytes(t, dir)
 	t.Logf("disk: %.1f KiB each", float64(disk)/1024/float64(n))
@@ -170,17 +173,8 @@ func TestFolderBounds(t *testing.T) {
 func boundedFolder(t *testing.T, bound error) {
 	const n = 200
 	dir := filepath.Join(t.TempDir(), "data")
-	f := openFolder(t, dir, tidemark.FolderOptions{Log: tidemark.Options{Sync: tidemark.Never}})
-	for i := range n {
-		l, err := f.Create(tp(i), tidemark.UUID{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		closeLog(t, l) // or it holds what a new log does
-	}
-	closeFolder(t, f)
-
-	f = openFolder(t, dir, tidemark.FolderOptions{})
+	makeMany(t, dir, n, false)
+	f := openFolder(t, dir, tidemark.FolderOptions{})
 	written := map[int]bool{}
 	for i := range n {
 		_, err := logOf(t, f, tp(i)).Append(rec(0, 100))

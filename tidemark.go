@@ -260,7 +260,7 @@ func (l *Log) notify(c replica.Change) {
 	if c&replica.Work != 0 {
 		l.crew.do(&l.maintain)
 	}
-	if c&replica.LEO != 0 {
+	if c&replica.LEO != 0 && l.mode == Interval {
 		l.arm()
 	}
 	if l.waiting.Load() != 0 && c&^replica.Work != 0 {
@@ -268,9 +268,10 @@ func (l *Log) notify(c replica.Change) {
 	}
 }
 
-// arm has a sync led within the interval, under Interval.
+// arm has a sync led within the interval. A timer that outlives the log does
+// nothing.
 func (l *Log) arm() {
-	if l.mode == Interval && !l.ticking.Load() && !l.ticking.Swap(true) {
+	if !l.ticking.Load() && !l.ticking.Swap(true) {
 		time.AfterFunc(l.interval, func() { l.crew.do(&l.sync) })
 	}
 }
@@ -453,7 +454,7 @@ func (l *Log) Sync() error {
 func (l *Log) runSync() {
 	l.ticking.Store(false) // what is appended from here on may come too late for this one
 	l.lead(l.log.StartSync)
-	if l.log.SyncedEnd() < l.log.LogEndOffset() && l.log.Writable() == nil {
+	if l.mode == Interval && l.log.SyncedEnd() < l.log.LogEndOffset() && l.log.Writable() == nil {
 		l.arm()
 	}
 }

@@ -967,13 +967,16 @@ func (r *recovery) hwc() int64 {
 // mend. Such a log sleeps until something is to be changed.
 func (r *recovery) calm() bool {
 	n := len(r.list)
-	if !r.slot || !r.boot || r.old.flags != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
+	if !r.slot || !r.boot || r.old.flags&^flagNoProducers != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
 		return false
 	}
 	for _, s := range r.list[:n-1] {
 		if !s.IsKnown() {
 			return false
 		}
+	}
+	if p := &r.l.prod; p.some.Load() && p.written != r.end {
+		return false // the next close has files to write
 	}
 	s := r.list[n-1]
 	idx, tix := s.Indexes()
@@ -991,7 +994,7 @@ func (r *recovery) calm() bool {
 func (r *recovery) sleep() error {
 	l := r.l
 	st := r.old
-	st.boot, st.flags = l.o.FS.BootID(), 0
+	st.boot, st.flags = l.o.FS.BootID(), st.flags&flagNoProducers
 	l.slot = sleepingSlot(l.o.FS, l.dir, st, l.o.Maps.Add)
 	l.sync.settled.Store(st.settledEnd)
 	if err := r.publish(); err != nil {
