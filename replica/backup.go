@@ -76,7 +76,9 @@ func (l *Log) Backup(dir string) (err error) {
 func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64, err error) {
 	fsys := l.o.FS
 	from, to := l.path(s.Name()), filepath.Join(dir, s.Name())
-	if s.Sealed() && s.Size() > 0 && s.End() <= min(hw, l.sync.end.Load()) && s.Allocated() == s.Size() {
+	// The last one is copied though the log sleeps: it goes on in the file, or in a
+	// copy of it, and views of it must not see what is done to the backup.
+	if s.Sealed() && s != l.active.Load() && s.Size() > 0 && s.End() <= min(hw, l.sync.end.Load()) && s.Allocated() == s.Size() {
 		if fsys.Link(from, to) == nil {
 			for _, suffix := range []string{".index", ".timeindex"} {
 				name := segment.FileName(s.Base(), suffix)

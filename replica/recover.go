@@ -1023,7 +1023,7 @@ func (l *Log) wake() error {
 		err = l.epochs.flush()
 	}
 	if err == nil {
-		// A backup may have a link to the file.
+		// Somebody may have a link to the file.
 		list := *l.segments.Load()
 		if list, err = l.unshare(list, len(list)-1); err == nil {
 			s := list[len(list)-1]

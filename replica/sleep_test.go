@@ -254,8 +254,8 @@ func TestWakeFails(t *testing.T) {
 	}
 }
 
-// TestSleepAndBackup: a backup of a sleeping log may share its last file, which is
-// copied before the log goes on in it.
+// TestSleepAndBackup: a sleeping log and its backup go on by themselves, and so do
+// views; a file that somebody else has a link to is copied before it is written.
 func TestSleepAndBackup(t *testing.T) {
 	d := newDisk(t, 20)
 	d.close()
@@ -263,9 +263,16 @@ func TestSleepAndBackup(t *testing.T) {
 	view, err := d.l.View(0, 20, 1<<20)
 	d.must(err)
 	d.must(d.l.Backup("backup"))
+	last := path.Join(logDir, segment.FileName(12, ".log"))
+	d.must(d.mem.Link(last, "linked"))
+	linked, err := vfs.ReadFile(d.mem, "linked", 1<<20)
+	d.must(err)
 	d.must(d.l.BeginEpoch(3))
 	d.append('k')
 	view.Release()
+	if now, err := vfs.ReadFile(d.mem, "linked", 1<<20); err != nil || string(now) != string(linked) {
+		t.Errorf("the linked file has changed: %v", err)
+	}
 	if got := d.content(); got != "abcdefghijk" {
 		t.Errorf("found %s", got)
 	}
