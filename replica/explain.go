@@ -21,7 +21,7 @@ const (
 	Unread  Treatment = "unread"  // not read: it is whole, and its index with it
 	ByIndex Treatment = "byIndex" // read by headers from the last index entry below what is believed
 	Scanned Treatment = "scanned" // read whole, checksums too; the indexes are made again
-	Removed Treatment = "removed" // it lies behind the end of the log
+	Removed Treatment = "removed" // it lies behind the end of the log, or wholly below its start
 )
 
 // SegmentPlan is what opening would do with one segment.
@@ -106,6 +106,10 @@ func (p *Plan) fill(r *recovery, names *pretend) {
 	p.Basis = r.basis()
 	p.Vouched, p.Settled, p.Believed = r.vouched, r.settled, r.believed
 	p.Removes, p.Renames = names.removes, names.renames
+	for _, base := range r.below {
+		p.Segments = append(p.Segments, SegmentPlan{Name: segment.FileName(base, ".log"), Base: base, Size: r.sizes[base],
+			Treatment: Removed, ReadFrom: r.sizes[base], End: -1, EndPos: -1})
+	}
 	for _, list := range [][]*segment.Segment{r.list, r.cutLater} {
 		for _, s := range list {
 			g := SegmentPlan{Name: s.Name(), Base: s.Base(), Size: r.sizes[s.Base()], End: s.End(), EndPos: s.Size()}

@@ -798,6 +798,15 @@ func TestLostDeletion(t *testing.T) {
 	x := keepingLab(t, c, true)
 	x.fill(40)
 	x.deleteRecords(27)
+	plan, err := replica.Explain(x.dir, replica.Options{FS: x.mem.Clone(), Config: c}, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range plan.Segments {
+		if removed := g.Treatment == replica.Removed; removed != (g.Base < 25) {
+			t.Errorf("the plan for segment %d is %q", g.Base, g.Treatment)
+		}
+	}
 	for _, gone := range [][]int64{{}, {0}, {10}, {0, 5, 15}, {0, 5, 10, 15, 20}} {
 		y := *x
 		y.mem = x.mem.Clone()
