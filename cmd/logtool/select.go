@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,15 +57,6 @@ func parseBounds(flag, s string, alone bool, number func(string) (int64, error))
 
 func parseNumber(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }
 
-// parseMillis reads milliseconds since 1970, or a time as RFC 3339 writes it.
-func parseMillis(s string) (int64, error) {
-	if n, err := parseNumber(s); err == nil {
-		return n, nil
-	}
-	t, err := time.Parse(time.RFC3339Nano, s)
-	return t.UnixMilli(), err
-}
-
 // parseText reads a key or header as it is, or in quotes as dump prints it.
 func parseText(s string) ([]byte, error) {
 	if !strings.HasPrefix(s, `"`) {
@@ -107,7 +97,7 @@ func selectFlags(c *cobra.Command, s *selection) (parse func() error) {
 		if s.offsets, err = parseBounds("offset", offsets, false, parseNumber); err != nil {
 			return err
 		}
-		if s.times, err = parseBounds("time", times, false, parseMillis); err != nil {
+		if s.times, err = parseBounds("time", times, false, parseTime); err != nil {
 			return err
 		}
 		if s.epochs, err = parseBounds("epoch", epochs, true, parseNumber); err != nil {
