@@ -353,7 +353,7 @@ func (l *Log) rebuildProducers(end int64) error {
 		return nil
 	}
 	t := dedupe.New(l.o.dedupe())
-	_, read, err := l.producersAt(t, *l.segments.Load(), end, 0)
+	_, read, err := l.producersAt(t, *l.segments.Load(), l.LogStartOffset(), end, 0)
 	if err != nil {
 		return err
 	}
@@ -403,7 +403,7 @@ func (l *Log) resetProducers() {
 // first segment: batches behind it are gone, and a producer's next one would look
 // like a gap. A duplicate further back than the last batch is known from Kafka's
 // only where it lies behind the file.
-func (l *Log) producersAt(t *dedupe.Table, list []*segment.Segment, end, nowMs int64) (none bool, read int64, err error) {
+func (l *Log) producersAt(t *dedupe.Table, list []*segment.Segment, start, end, nowMs int64) (none bool, read int64, err error) {
 	p := &l.prod
 	l.appendMu.Lock()
 	empty := min(p.emptyTo, end)
@@ -428,7 +428,14 @@ func (l *Log) producersAt(t *dedupe.Table, list []*segment.Segment, end, nowMs i
 	if whole {
 		t.Reset()
 	}
-	saw, read, err := replayProducers(t, list, from, end)
+	saw, read, err := replayProducers(t, list, start, from, end)
+	if bad, ok := errors.AsType[*CorruptError](err); ok && bad.Offset < start && from < start {
+		// What lies below the log start may be lost. Nobody's state is known from there:
+		// they are unknown, and may go on as they like.
+		t.Reset()
+		saw, read, err = replayProducers(t, list, start, start, end)
+		saw = true
+	}
 	return whole && !saw, read, err
 }
 
@@ -478,14 +485,18 @@ func (l *Log) loadProducerFile(t *dedupe.Table, name string, at int64, own bool,
 
 // replayProducers enters the batches of [from, end) in t, read bytes of them,
 // checksums checked, and reports whether it saw any that had a producer.
-func replayProducers(t *dedupe.Table, list []*segment.Segment, from, end int64) (saw bool, read int64, err error) {
+func replayProducers(t *dedupe.Table, list []*segment.Segment, start, from, end int64) (saw bool, read int64, err error) {
 	for _, s := range list {
 		if s.End() <= from || s.Base() >= end || s.Size() == 0 {
 			continue
 		}
 		pos := int64(0)
 		if from > s.Base() {
-			if pos, _, err = s.Position(from); err != nil {
+			pos, _, err = s.Position(from)
+			if errors.Is(err, ErrCorrupt) && from > start {
+				pos, err = 0, nil // or its index is not settled yet: the walk will tell
+			}
+			if err != nil {
 				return saw, read, err
 			}
 		}
@@ -493,6 +504,9 @@ func replayProducers(t *dedupe.Table, list []*segment.Segment, from, end int64) 
 		err := s.Walk(pos, func(f segment.Frame, b []byte) bool {
 			if f.Last >= end {
 				return false
+			}
+			if f.Last < from {
+				return true
 			}
 			batch, err := record.Check(b)
 			if err != nil {
@@ -562,7 +576,7 @@ func (r *recovery) findProducers() error {
 		p.some.Store(true)
 		return nil
 	}
-	none, read, err := l.producersAt(p.table, r.list, r.end, r.now.UnixMilli())
+	none, read, err := l.producersAt(p.table, r.list, r.logStart(), r.end, r.now.UnixMilli())
 	if bad, ok := errors.AsType[*CorruptError](err); ok {
 		r.damaged(bad.File, bad.Pos, bad.Offset, bad.Err)
 		return nil
@@ -609,7 +623,7 @@ func (l *Log) backupProducers(dir string, list []*segment.Segment, end int64, st
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := dedupe.New(l.o.dedupe())
-	none, _, err := l.producersAt(t, list, end, 0)
+	none, _, err := l.producersAt(t, list, l.LogStartOffset(), end, 0)
 	if err != nil {
 		return err
 	}
