@@ -433,7 +433,7 @@ func (l *Log) producersAt(t *dedupe.Table, list []*segment.Segment, start, end, 
 		// What lies below the log start may be lost. Nobody's state is known from there:
 		// they are unknown, and may go on as they like.
 		t.Reset()
-		saw, read, err = replayProducers(t, list, start, start, end)
+		_, read, err = replayProducers(t, list, start, start, end)
 		saw = true
 	}
 	return whole && !saw, read, err

@@ -115,6 +115,7 @@ type recovery struct {
 	list               []*segment.Segment
 	last               vfs.Info        // of the last .log, zero if there is none
 	rebuilt            bool            // an index was, or is to be
+	holed              bool            // damage below the log start was passed over
 	from               map[int64]int64 // base → byte at which reading began
 
 	vouched  int64 // below it an invalid batch is damage
@@ -644,6 +645,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 			}
 			d := segment.Resync(data, pos, next, s.Base(), end)
 			if d.Next >= 0 && d.Next <= r.old.logStart {
+				r.holed = true
 				r.l.o.Logger.Warn("damage below the log start is passed over", "dir", r.l.dir, "segment", s.Name(), "pos", pos, "offset", next)
 				pos, next = d.End, d.Next
 				continue
@@ -879,6 +881,9 @@ func (r *recovery) findEpochs() error {
 			}
 		}
 	} else {
+		if !r.slot {
+			list = beginAt(list, r.epochs)
+		}
 		for _, e := range r.epochs {
 			if n := len(list); n == 0 || e.Epoch > list[n-1].Epoch {
 				list, _ = assignList(list, e.Epoch, e.StartOffset)
@@ -900,6 +905,27 @@ func (r *recovery) findEpochs() error {
 		return nil
 	}
 	return l.epochs.set(list) // before the slot vouches for the batches they came from
+}
+
+// beginAt returns list with what the batches that were read say of offsets below
+// its first entry. A log start that was raised has cut the list there; where the
+// slot is lost it is where the first segment begins.
+func beginAt(list, read []Epoch) []Epoch {
+	if len(list) == 0 {
+		return list
+	}
+	var below []Epoch
+	for _, e := range read {
+		if e.Epoch >= list[0].Epoch || e.StartOffset >= list[0].StartOffset {
+			if e.Epoch == list[0].Epoch && e.StartOffset < list[0].StartOffset {
+				list = slices.Clone(list)
+				list[0].StartOffset = e.StartOffset
+			}
+			break
+		}
+		below = append(below, e)
+	}
+	return append(below, list...)
 }
 
 // recoveredEpochs drops the epochs nothing was written in. In an empty log that
@@ -1163,7 +1189,9 @@ func (r *recovery) settle() error {
 	l.slot.s.flags &= flagNoProducers
 	l.slot.mu.Unlock()
 	l.storeSlot()
-	if r.failed {
+	if r.failed || r.holed {
+		// With an older slot, which knows of nothing synced above the log start, the
+		// next recovery would take the hole for a torn end.
 		return l.slot.sync()
 	}
 	return nil
