@@ -756,18 +756,23 @@ func (s *Segment) Close() error {
 	return err
 }
 
-// Remove closes the segment and deletes its files.
+// Remove closes the segment and deletes its files, but for those of producers,
+// which tell of what lies below its base.
 func (s *Segment) Remove() error {
 	err := s.Close()
 	if s.base < 0 {
 		return errors.Join(err, s.o.FS.Remove(filepath.Join(s.dir, TmpPrefix+".log.tmp")))
 	}
-	return errors.Join(err, RemoveFiles(s.o.FS, s.dir, s.base, ""))
+	return errors.Join(err, removeFiles(s.o.FS, s.dir, s.base, "", ownSuffixes[:]))
 }
 
 // suffixes of the files that go with a segment, the log last: recovery takes an
-// index without a log for a leftover, never the other way round.
-var suffixes = [...]string{".timeindex", ".index", ".txnindex", ".snapshot", ".dedupe", ".log"}
+// index without a log for a leftover, never the other way round. ownSuffixes are
+// those that tell of its own records.
+var (
+	suffixes    = [...]string{".timeindex", ".index", ".txnindex", ".snapshot", ".dedupe", ".log"}
+	ownSuffixes = [...]string{".timeindex", ".index", ".txnindex", ".log"}
+)
 
 // DeletedSuffix is what the names of a deleted segment's files end in until they
 // are removed (log-format §7.1).
@@ -775,8 +780,12 @@ const DeletedSuffix = ".deleted"
 
 // RemoveFiles removes the files of a segment that is not open, under their names
 // with the given suffix, "" or DeletedSuffix. Missing ones are no error.
-func RemoveFiles(fsys vfs.FS, dir string, base int64, suffix string) (err error) {
-	for _, x := range suffixes {
+func RemoveFiles(fsys vfs.FS, dir string, base int64, suffix string) error {
+	return removeFiles(fsys, dir, base, suffix, suffixes[:])
+}
+
+func removeFiles(fsys vfs.FS, dir string, base int64, suffix string, which []string) (err error) {
+	for _, x := range which {
 		if e := fsys.Remove(filepath.Join(dir, FileName(base, x)+suffix)); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
