@@ -82,18 +82,22 @@ func engineFolders(t *testing.T) []folder {
 	add("codecs", func(f *folder, gen *generator) {
 		l := openLog(t, f.dir, tidemark.Never)
 		var b record.Builder
+		sequence := int32(0) // of the producer's next record
 		for i := range 100 {
 			spec := record.NewSpec()
 			spec.Codec = record.Codec(i % 5)
 			if i%3 == 0 {
-				spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = 4242, 7, int32(f.end)
+				spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = 4242, 7, sequence
 			}
 			f.appendRecords(t, gen, 1+gen.rng.IntN(7), 0, func(recs []record.Record) (int64, error) {
 				batch, err := b.Build(recs, &spec)
 				if err != nil {
 					return 0, err
 				}
-				spec.BaseSequence += int32(len(recs)) // should the records take two batches
+				if spec.ProducerID >= 0 {
+					sequence += int32(len(recs))
+					spec.BaseSequence = sequence // should the records take two batches
+				}
 				return l.AppendBatch(batch)
 			})
 		}
