@@ -648,14 +648,20 @@ func (f *file) truncateFile(n int64) error {
 	if err != nil {
 		return err
 	}
+	if err := f.shorten(h, info, n); err != nil {
+		return fmt.Errorf("truncate index to %d entries: %w", n, err)
+	}
+	return nil
+}
+
+// shorten cuts h, which is as info says, to n entries if it is longer, and closes
+// it. io is held.
+func (f *file) shorten(h vfs.File, info vfs.Info, n int64) (err error) {
 	if size := n * int64(f.layout.size); info.Size > size {
 		f.changes++
 		err = h.Truncate(size)
 	}
-	if err = cmp.Or(err, h.Close()); err != nil {
-		return fmt.Errorf("truncate index to %d entries: %w", n, err)
-	}
-	return nil
+	return cmp.Or(err, h.Close())
 }
 
 // TruncateTo drops every entry at or above offset (log-format §3.3), from the
@@ -733,11 +739,7 @@ func (f *file) Trim() error {
 	if err != nil {
 		return err
 	}
-	if size := n * int64(f.layout.size); info.Size > size {
-		f.changes++
-		err = h.Truncate(size)
-	}
-	if err = cmp.Or(err, h.Close()); err != nil {
+	if err := f.shorten(h, info, n); err != nil {
 		return fmt.Errorf("trim index to %d entries: %w", n, err)
 	}
 	return nil
