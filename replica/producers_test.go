@@ -1,6 +1,7 @@
 package replica_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/dedupe"
+	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/replica"
@@ -748,4 +750,29 @@ func TestCleanWithoutSnapshot(t *testing.T) {
 			x.again(0, batch{pid: 1, n: 1})
 		}
 	}
+}
+
+// TestEpochsWithoutProducerFiles: a log that was closed in order, but without the
+// room for its producer files, does not sleep. The epoch file is then mended at
+// once: nothing wakes this log later, and the next append would get an epoch that
+// it was not written in.
+func TestEpochsWithoutProducerFiles(t *testing.T) {
+	x := newLab(t, replica.Options{})
+	x.accept(0, batch{pid: 1, n: 3})
+	x.sync()
+	if err := x.log.BeginEpoch(5); err != nil { // and nothing is written in it
+		t.Fatal(err)
+	}
+	x.close()
+	x.remove(segment.FileName(3, dedupe.Suffix), segment.FileName(3, ".snapshot"))
+	x.open()
+	x.undamaged()
+	want := checkpoint.AppendEpochs(nil, x.log.Epochs())
+	if got := x.read("leader-epoch-checkpoint"); !bytes.Equal(got, want) {
+		t.Errorf("the epoch file holds %q, the log %q", got, want)
+	}
+	x.append(1, 100)
+	x.kill()
+	x.open()
+	x.verify()
 }

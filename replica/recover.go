@@ -145,9 +145,6 @@ func (r *recovery) run() (err error) {
 	if err := r.find(); err != nil {
 		return err
 	}
-	if err := r.findProducers(); err != nil {
-		return err
-	}
 	if l.o.ReadOnly || l.Damage() != nil {
 		return r.publish()
 	}
@@ -184,6 +181,9 @@ func (r *recovery) find() error {
 		return err
 	}
 	if err := r.judge(); err != nil {
+		return err
+	}
+	if err := r.findProducers(); err != nil { // before calm is asked
 		return err
 	}
 	return r.findEpochs()
@@ -1067,6 +1067,8 @@ func (l *Log) wake() error {
 	return nil
 }
 
+// wakeSlot is the part of wake that concerns the slot and the epoch file: what the
+// next recovery goes by.
 func (l *Log) wakeSlot() error {
 	l.slot.mu.Lock()
 	err := l.slot.wakeLocked()
@@ -1078,7 +1080,10 @@ func (l *Log) wakeSlot() error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	return l.slot.sync()
+	if err := l.slot.sync(); err != nil {
+		return err
+	}
+	return l.epochs.flush()
 }
 
 // settle makes the log ready for appending: what is not part of it is cut, in

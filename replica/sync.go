@@ -204,10 +204,9 @@ type Next struct {
 // Maintain does what makes appends cheap, it allocates and populates ahead and
 // prepares the next segment; it writes the producer files that are due, and
 // deletes what the configuration no longer keeps (log-format §7.1). It may take
-// as long as the disk does and holds no
-// lock that an append needs. An error (a full disk) is only news: the append
-// that needs the space will ask again and say so; a failed sync of a deletion
-// sticks.
+// as long as the disk does and holds no lock that an append needs. An error (a
+// full disk) is only news: the append that needs the space will ask again and say
+// so; a failed sync of a deletion sticks.
 func (l *Log) Maintain(now time.Time) (n Next, err error) {
 	if l.o.ReadOnly {
 		return n, nil
