@@ -263,9 +263,18 @@ func (l *bareLog) populateAhead() {
 // append writes recs as one frame. It returns when the loop's promise holds:
 // at once, or after the fdatasync that covers the frame.
 func (l *bareLog) append(recs []record.Record) error {
+	end, err := l.put(recs)
+	if err == nil && l.loop == loopSync {
+		err = l.commit(end)
+	}
+	return err
+}
+
+// put writes recs as one frame, which ends at end.
+func (l *bareLog) put(recs []record.Record) (end int64, err error) {
 	l.mu.Lock()
 	pos := l.end.Load()
-	end := pos + frameSize(len(recs), len(recs[0].Value))
+	end = pos + frameSize(len(recs), len(recs[0].Value))
 	switch {
 	case l.m == nil:
 		if int64(cap(l.buf)) < end-pos {
@@ -275,17 +284,14 @@ func (l *bareLog) append(recs []record.Record) error {
 		putFrame(b, recs)
 		if _, err := l.f.WriteAt(b, pos); err != nil {
 			l.mu.Unlock()
-			return err
+			return 0, err
 		}
 	case end > int64(len(l.m)):
 		l.mu.Unlock()
-		return fmt.Errorf("bare loop: append at %d: %d bytes are mapped", pos, len(l.m))
+		return 0, fmt.Errorf("bare loop: append at %d: %d bytes are mapped", pos, len(l.m))
 	default:
-		if l.loop == loopInline && end > l.ready {
-			to := min(max(l.ready+inlineStep, end), int64(len(l.m)))
-			to = min((to+inlineStep-1)&^(inlineStep-1), int64(len(l.m)))
-			populate(l.m[l.ready:to])
-			l.ready = to
+		if l.loop == loopInline {
+			l.populateTo(end)
 		}
 		putFrame(l.m[pos:end], recs)
 	}
@@ -297,10 +303,17 @@ func (l *bareLog) append(recs []record.Record) error {
 		default:
 		}
 	}
-	if l.loop == loopSync {
-		return l.commit(end)
+	return end, nil
+}
+
+// populateTo has the pages below end ready, in whole steps.
+func (l *bareLog) populateTo(end int64) {
+	if end > l.ready {
+		to := min(max(l.ready+inlineStep, end), int64(len(l.m)))
+		to = min((to+inlineStep-1)&^(inlineStep-1), int64(len(l.m)))
+		populate(l.m[l.ready:to])
+		l.ready = to
 	}
-	return nil
 }
 
 // commit returns when everything below end is durable. Who finds no fdatasync

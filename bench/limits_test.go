@@ -229,3 +229,51 @@ func TestBareAppend_full(t *testing.T) {
 func sum(frame []byte) {
 	binary.BigEndian.PutUint32(frame[posCRC:], crc32.Checksum(frame[posCRCStart:], castagnoli))
 }
+
+// The loops of replicated appends: every replica is read back and compared.
+func TestSetLoops(t *testing.T) {
+	for _, lp := range []loop{loopSet, loopSetSpread, loopSetSync} {
+		for _, shape := range []struct{ size, batch, writers int }{{100, 1, 1}, {1 << 10, 100, 1}, {1 << 10, 1, 16}, {16 << 10, 3, 4}} {
+			t.Run(fmt.Sprintf("%s/%d/x%d/w%d", lp, shape.size, shape.batch, shape.writers), func(t *testing.T) {
+				b := testBench(t, nil)
+				b.capBytes = 4 << 20
+				c := &cell{kind: string(lp), sync: "never", size: shape.size, batch: shape.batch, writers: shape.writers}
+				if lp == loopSetSync {
+					c.sync = "always"
+				}
+				s, err := runBareSet(b, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s.records == 0 || s.records%int64(c.batch) != 0 {
+					t.Errorf("%d records; want some, in batches of %d", s.records, c.batch)
+				}
+
+				set, err := b.openSet(lp)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer b.closeSet(set)
+				if err := set.append(values1(b, c)); err != nil {
+					t.Fatal(err)
+				}
+				if err := set.finish(); err != nil {
+					t.Fatal(err)
+				}
+				for i, f := range set.followers {
+					if f.end.Load() != set.leader.end.Load() {
+						t.Errorf("follower %d ends at %d, the leader at %d", i, f.end.Load(), set.leader.end.Load())
+					}
+				}
+			})
+		}
+	}
+}
+
+func values1(b *bench, c *cell) []record.Record {
+	recs := make([]record.Record, c.batch)
+	for i := range recs {
+		recs[i].Value = b.values(c.size).at(0, int64(i))
+	}
+	return recs
+}
