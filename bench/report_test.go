@@ -230,7 +230,7 @@ func TestRun(t *testing.T) {
 			}
 			dir := t.TempDir()
 			file := filepath.Join(t.TempDir(), "out.json")
-			cfg, err := parseFlags([]string{"-dir", dir, "-quick", "-t", "2ms", "-rounds", "2", "-cap", "1", "-json", file, "-run", "append|scan|point|reopen"}, t.Output())
+			cfg, err := parseFlags([]string{"-dir", dir, "-quick", "-t", "2ms", "-rounds", "2", "-max", "1h", "-cap", "1", "-json", file, "-run", "append|scan|point|reopen"}, t.Output())
 			if err != nil {
 				t.Fatal(err)
 			}
