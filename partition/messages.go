@@ -62,7 +62,10 @@ type EpochAnswer struct {
 
 // Alter is a leader's proposal for another ISR, by compare-and-set (A8).
 type Alter struct {
-	ID                          ID
+	ID ID
+	// Seq counts a leader's proposals; what is sent again has the same. A
+	// coordinator that refused one never takes a later copy of it.
+	Seq                         uint64
 	Node                        int32
 	BrokerEpoch                 int64
 	LeaderEpoch, PartitionEpoch int32 // as the leader knows them
@@ -73,6 +76,7 @@ type Alter struct {
 // unless Code says that the coordinator does not know.
 type Altered struct {
 	ID     ID
+	Seq    uint64 // of the proposal
 	Code   Code
 	Record *Record
 }
