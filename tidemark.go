@@ -152,6 +152,7 @@ type Log struct {
 	due      *time.Timer // of maintain; used by it alone, and by Close behind it
 	interval time.Duration
 	ticking  atomic.Bool // under Interval: sync is due within interval
+	synced   func()      // after each sync that was led; nil for a log that is no replica
 	folder   *Folder     // nil for a log of its own
 	name     TopicPartition
 	closer   sync.Once
@@ -181,7 +182,7 @@ func (o *Options) replica() replica.Options {
 	ro := replica.Options{Sync: o.Sync, SyncInterval: o.SyncInterval, SegmentBytes: o.SegmentBytes,
 		IndexIntervalBytes: o.IndexIntervalBytes, MaxBatchBytes: o.MaxBatchBytes, PopulateBytes: o.PopulateBytes,
 		MaxProducers: o.MaxProducers, ProducerExpiration: o.ProducerExpiration,
-		ReadOnly: o.ReadOnly, Progress: o.OnRecovery, Logger: o.Logger, Sole: true}
+		ReadOnly: o.ReadOnly, Progress: o.OnRecovery, Logger: o.Logger}
 	c := replica.EmbeddedConfig()
 	if o.Retention != 0 {
 		c.RetentionMs = wholeMs(o.Retention)
@@ -224,8 +225,24 @@ func negative(v int64) int64 {
 	return v
 }
 
-// open makes a Log of what the function of the same name opens.
+// open makes a Log that leads itself of what the function of the same name opens.
 func open(o *Options, c *crew, open func(replica.Options, time.Time) (*replica.Log, error)) (*Log, error) {
+	ro := o.replica()
+	ro.Sole = true
+	l, err := start(o, c, ro, open)
+	if err != nil || ro.ReadOnly || l.log.Damage() != nil {
+		return l, err
+	}
+	if err := l.log.BeginEpoch(max(l.log.Stats().LeaderEpoch, 0)); err != nil {
+		l.log.Close(time.Now())
+		return nil, err
+	}
+	l.begin()
+	return l, nil
+}
+
+// start opens a log with all that works behind it, which begin sets going.
+func start(o *Options, c *crew, ro replica.Options, open func(replica.Options, time.Time) (*replica.Log, error)) (*Log, error) {
 	l := &Log{mode: o.Sync, crew: c, interval: o.SyncInterval}
 	if l.interval == 0 {
 		l.interval = time.Second
@@ -233,26 +250,21 @@ func open(o *Options, c *crew, open func(replica.Options, time.Time) (*replica.L
 	l.commit.cond.L = &l.commit.mu
 	l.moved.ch = make(chan struct{})
 	l.maintain.run, l.sync.run = l.runMaintain, l.runSync
-	ro := o.replica()
 	ro.Notify = l.notify
-	now := time.Now()
-	log, err := open(ro, now)
+	log, err := open(ro, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	l.log = log
-	if ro.ReadOnly || log.Damage() != nil {
-		return l, nil
-	}
-	if err := log.BeginEpoch(max(log.Stats().LeaderEpoch, 0)); err != nil {
-		log.Close(now)
-		return nil, err
-	}
-	c.do(&l.maintain)
-	if log.SyncedEnd() < log.LogEndOffset() { // left by a killed process: due at once (R7)
-		c.do(&l.sync)
-	}
 	return l, nil
+}
+
+// begin sets the background work of a sound log going.
+func (l *Log) begin() {
+	l.crew.do(&l.maintain)
+	if l.log.SyncedEnd() < l.log.LogEndOffset() { // left by a killed process: due at once (R7)
+		l.crew.do(&l.sync)
+	}
 }
 
 // notify runs on the goroutine that appended or synced.
@@ -422,6 +434,9 @@ func (l *Log) leadLocked(start func() *replica.Sync) bool {
 	s := start()
 	if s != nil {
 		l.log.FinishSync(s, s.Wait())
+		if l.synced != nil {
+			l.synced()
+		}
 	}
 	c.mu.Lock()
 	c.inFlight = false

@@ -58,7 +58,7 @@ type DirOptions struct {
 	NodeID    int32
 	ClusterID string // "" takes the folder's own; a new folder gets a random one
 	// BrokerEpoch is written into the clean marker: the one the node registered
-	// with last, −1 if it has none.
+	// with last, −1 if it has none. See SetBrokerEpoch.
 	BrokerEpoch int64
 	// DeleteDelay is how long the files of a deleted partition stay, under another
 	// name (Kafka: file.delete.delay.ms). Default 1 min, below 0 none.
@@ -76,7 +76,8 @@ type Dir struct {
 	lock io.Closer
 	meta checkpoint.Meta
 
-	clean    bool // the marker was there when the folder was opened
+	clean    bool  // the marker was there when the folder was opened
+	marked   int64 // and the broker epoch it named, else −1
 	recovery map[TopicPartition]int64
 	high     map[TopicPartition]int64
 	start    map[TopicPartition]int64
@@ -141,7 +142,14 @@ func OpenDir(dir string, o DirOptions, now time.Time) (_ *Dir, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.marked = -1
 	if d.clean {
+		if b, err := vfs.ReadFile(o.FS, d.path(cleanName), smallFileLimit); err != nil {
+			return nil, err
+		} else if d.marked, err = checkpoint.ParseCleanMarker(b); err != nil {
+			d.marked = -1
+			o.Logger.Warn("clean marker names no broker epoch", "file", d.path(cleanName), "err", err)
+		}
 		if err := o.FS.Remove(d.path(cleanName)); err != nil {
 			return nil, err
 		}
@@ -279,6 +287,36 @@ func (d *Dir) Strays() []string { return slices.Clone(d.strays) }
 
 // Clean reports whether the last stop was orderly.
 func (d *Dir) Clean() bool { return d.clean }
+
+// CleanEpoch is the broker epoch in the marker of the last orderly stop, −1 if
+// there was none or it names none.
+func (d *Dir) CleanEpoch() int64 { return d.marked }
+
+// SetBrokerEpoch has the next clean marker name the epoch the node registered
+// with.
+func (d *Dir) SetBrokerEpoch(epoch int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.o.BrokerEpoch = epoch
+}
+
+// Abandon lets go of the folder and of every log in it, all files left as they
+// are: what a killed process leaves. No sync of a log may be under way.
+func (d *Dir) Abandon() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	var errs []error
+	for _, p := range slices.SortedFunc(maps.Keys(d.logs), comparePartitions) {
+		if l := d.logs[p]; l != nil {
+			errs = append(errs, l.Abandon())
+		}
+	}
+	return errors.Join(append(errs, d.lock.Close())...)
+}
 
 // ClusterID and DirectoryID are those of meta.properties.
 func (d *Dir) ClusterID() string   { return d.meta.ClusterID }

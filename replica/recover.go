@@ -1325,18 +1325,36 @@ func (l *Log) takeCopy(s *segment.Segment) (*segment.Segment, error) {
 // sync error of the log's life, and the same again when called again. Views
 // stay valid until released.
 func (l *Log) Close(now time.Time) error {
-	l.closeOnce.Do(func() { l.closeErr = l.close(now, true) })
+	l.closeOnce.Do(func() { l.closeErr = l.close(now, orderly) })
 	return l.closeErr
 }
 
 // Discard is Close for a log that is about to be deleted: nothing is made
 // durable, and no error of the log's life is returned.
 func (l *Log) Discard() error {
-	l.closeOnce.Do(func() { l.closeErr = l.close(time.Time{}, false) })
+	l.closeOnce.Do(func() { l.closeErr = l.close(time.Time{}, discard) })
 	return l.closeErr
 }
 
-func (l *Log) close(now time.Time, keep bool) error {
+// Abandon lets go of what the log holds in this process and leaves its files as
+// they are at this moment: what a killed process leaves. A sync under way must
+// have ended.
+func (l *Log) Abandon() error {
+	l.closeOnce.Do(func() { l.closeErr = l.close(time.Time{}, abandon) })
+	return l.closeErr
+}
+
+// How a log is closed.
+type closing int
+
+const (
+	orderly closing = iota
+	discard         // its files are about to go
+	abandon         // its files stay as they are
+)
+
+func (l *Log) close(now time.Time, how closing) error {
+	keep := how == orderly
 	l.maint.Lock()
 	defer l.maint.Unlock()
 	l.prod.mu.Lock()
@@ -1350,7 +1368,9 @@ func (l *Log) close(now time.Time, keep bool) error {
 	if keep {
 		err = l.Err()
 	}
-	if next != nil {
+	if next != nil && how == abandon {
+		err = errors.Join(err, next.Close())
+	} else if next != nil {
 		err = errors.Join(err, next.Remove())
 	}
 	if keep && writable {
