@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/partition"
-	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/replica"
 )
 
@@ -115,9 +114,9 @@ func (fx *Effects) Reset() {
 type Role uint8
 
 const (
-	Idle      Role = iota // nobody leads, or no record was acted on yet, or not assigned
-	Following             //
-	Leading               //
+	Idle      Role = iota // nobody leads, it is not assigned, or no record was acted on yet
+	Following             // another leads
+	Leading               // it leads
 	Declined              // the record names it, but it cannot lead (R24)
 )
 
@@ -126,24 +125,52 @@ func (r Role) String() string { return [...]string{"idle", "following", "leading
 // Partition is one replica's part in a partition, whatever its role. It is safe
 // for concurrent use.
 //
-// Lock order, outermost first: changes, role, mu, those of the fetcher and the
-// log. Nothing but changes is held across I/O that waits for a disk, and none
-// across a call to the driver, but for Roster.
+// Lock order, outermost first: changes, role, mu, the log's. Nothing but changes
+// is held across I/O that waits for a disk, and none across a call to the driver,
+// but for Roster.
 type Partition struct {
 	o Options
 
-	changes sync.Mutex // one change of role at a time; held across writes
-	// role guards view, state and epochStart. Who appends or serves holds it shared,
-	// so that a change of role comes before or after as a whole.
-	role sync.RWMutex
-	view *partition.Record // newest acted on; nil before the first
-	is   Role
-	lead leader // while Leading
-	mu   sync.Mutex
+	// changes lets one change of role happen at a time; it is held across the writes
+	// of it.
+	changes sync.Mutex
+	redo    bool // the record in view could not be acted on yet; changes
+
+	// role guards what follows, with changes for who writes. Who appends or serves
+	// holds it shared, so that a change of role comes before or after as a whole.
+	role     sync.RWMutex
+	view     *partition.Record // newest acted on; nil before the first
+	is       Role
+	start    int64 // of the leader epoch, while Leading
+	resigned error // why a leader takes no appends
+
+	mu sync.Mutex // guards the rest, briefly
+	leader
+	tickAt    time.Time // when Tick is to be called next; zero: not at all
+	declineAt time.Time // when Decline is said again; zero: it is not
+	seq       uint64    // of the last proposal
+	n         Counters
 }
 
 // New returns a partition that waits for its first record.
-func New(o Options) *Partition { return &Partition{o: o} }
+func New(o Options) *Partition {
+	if o.LagMax == 0 {
+		o.LagMax = 30 * time.Second
+	}
+	if o.Resend == 0 {
+		o.Resend = time.Second
+	}
+	if o.MaxWaiters == 0 {
+		o.MaxWaiters = 10_000
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Guards == nil {
+		o.Guards = &partition.Guards{}
+	}
+	return &Partition{o: o}
+}
 
 // Log is the replica's log.
 func (p *Partition) Log() *replica.Log { return p.o.Log }
@@ -155,74 +182,375 @@ func (p *Partition) Fetcher() *replica.Fetcher { return p.o.Fetcher }
 // accordingly (A1, A10, A14). Records older than the last one or than the node's
 // registration are passed over (R5). It may write and wait for the disk.
 //
-// Errors: ErrStepBack; an error of the log, after which the replica does not
-// lead.
-func (p *Partition) Update(r *partition.Record, now time.Time, fx *Effects) error { return nil }
+// Errors: ErrStepBack; replica.ErrBusy, after which Tick tries again; another
+// error of the log, after which the replica does not lead.
+func (p *Partition) Update(r *partition.Record, now time.Time, fx *Effects) error {
+	p.changes.Lock()
+	defer p.changes.Unlock()
+	return p.updateLocked(r, now, fx)
+}
 
-// Altered takes the coordinator's answer to a proposal (A8). It may write like
-// Update.
-func (p *Partition) Altered(a *partition.Altered, now time.Time, fx *Effects) {}
+// updateLocked is Update with changes held.
+func (p *Partition) updateLocked(r *partition.Record, now time.Time, fx *Effects) error {
+	v := p.view
+	switch {
+	case r.ID != p.o.ID:
+		return fmt.Errorf("update partition %s: record of %s", p.o.ID, r.ID)
+	case r.Revision < p.o.Registered:
+		return nil
+	case v != nil && (r.PartitionEpoch < v.PartitionEpoch || r.PartitionEpoch == v.PartitionEpoch && !p.redo):
+		return nil
+	case v != nil && r.LeaderEpoch < v.LeaderEpoch:
+		return p.stepBack(r, v.LeaderEpoch)
+	}
+	mine := r.Leader == p.o.Node
+	if own := p.o.Log.Stats().LeaderEpoch; own > r.LeaderEpoch && !mine {
+		return p.stepBack(r, own)
+	}
+	switch {
+	case mine && p.is == Leading && r.LeaderEpoch == v.LeaderEpoch:
+		p.refresh(r, now, fx)
+		return nil
+	case mine:
+		return p.takeLead(r, now, fx)
+	}
+	return p.takeOther(r, now, fx)
+}
+
+func (p *Partition) stepBack(r *partition.Record, epoch int32) error {
+	err := fmt.Errorf("partition %s: %w: leader epoch %d of partition epoch %d, known is %d", p.o.ID, ErrStepBack, r.LeaderEpoch, r.PartitionEpoch, epoch)
+	p.o.Logger.Error("record of the coordinator refused", "partition", p.o.Name, "err", err)
+	return err
+}
+
+// takeLead begins a reign (A1). changes is held.
+func (p *Partition) takeLead(r *partition.Record, now time.Time, fx *Effects) error {
+	was := p.leave(r, Idle, now, fx)
+	err := p.cannotLead(r)
+	if err == nil {
+		if p.o.Fetcher != nil {
+			p.o.Fetcher.Stop()
+		}
+		err = p.begin(r.LeaderEpoch)
+	}
+	p.redo = errors.Is(err, replica.ErrBusy)
+	p.role.Lock()
+	defer p.role.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.redo:
+		p.want(now.Add(p.o.Resend/10), fx)
+		return err
+	case err != nil:
+		p.is = Declined
+		p.declineLocked(now, fx)
+		p.o.Logger.Error("cannot lead", "partition", p.o.Name, "epoch", r.LeaderEpoch, "err", err)
+		return fmt.Errorf("lead partition %s in epoch %d: %w", p.o.ID, r.LeaderEpoch, err)
+	}
+	p.is, p.resigned, p.start = Leading, nil, p.o.Log.LogEndOffset()
+	p.n.Led++
+	p.leader = leader{}
+	p.takeLocked(r)
+	for i := range p.followers {
+		if f := &p.followers[i]; f.in {
+			f.caughtUp = now // a full period
+		}
+	}
+	fx.Moved |= MovedLeader | MovedISR
+	if was != Leading {
+		fx.Moved |= MovedRole
+	}
+	fx.Sync = true // what was held or came just before may not be synced
+	p.proposeLocked(now, fx)
+	p.raiseLocked(now, fx)
+	p.armLocked(now, fx)
+	return nil
+}
+
+// cannotLead says why the replica may not lead by this record (R24), nil if it
+// may.
+func (p *Partition) cannotLead(r *partition.Record) error {
+	l := p.o.Log
+	m, ok := partition.Find(r.ISR, p.o.Node)
+	switch id := partition.UUID(l.ID()); {
+	case !ok:
+		return fmt.Errorf("node %d is not in the ISR", p.o.Node)
+	case m.BrokerEpoch != p.o.BrokerEpoch:
+		return fmt.Errorf("the ISR has broker epoch %d, this life is %d", m.BrokerEpoch, p.o.BrokerEpoch)
+	case m.LogID != (partition.UUID{}) && m.LogID != id:
+		// A zero one is of a new topic, whose directories nobody has heard of.
+		return fmt.Errorf("the ISR has log %s, this directory is log %s", m.LogID, id)
+	}
+	if own := l.Stats().LeaderEpoch; own > r.LeaderEpoch {
+		return p.stepBack(r, own)
+	}
+	if l.HighWatermark() > l.LogEndOffset() {
+		return fmt.Errorf("log ends at %d, below its high watermark %d", l.LogEndOffset(), l.HighWatermark())
+	}
+	if err := l.Writable(); err != nil && !errors.Is(err, replica.ErrBusy) {
+		return err
+	}
+	return nil
+}
+
+// begin makes the log a leader's: it keeps everything (R12), and the epoch is on
+// disk. changes is held.
+func (p *Partition) begin(epoch int32) error {
+	l := p.o.Log
+	l.Release()
+	if p.o.Guards.NoG4 {
+		if err := l.Truncate(l.HighWatermark()); err != nil {
+			return err
+		}
+	}
+	return l.BeginEpoch(epoch)
+}
+
+// takeOther makes another the leader, or nobody (A10). changes is held.
+func (p *Partition) takeOther(r *partition.Record, now time.Time, fx *Effects) error {
+	f, v := p.o.Fetcher, p.view
+	is := Idle
+	if r.Leader != partition.None && r.Assigned(p.o.Node) && f != nil {
+		is = Following
+	}
+	same := v != nil && v.LeaderEpoch == r.LeaderEpoch && !p.redo
+	was := p.leave(r, is, now, fx)
+	p.redo = false
+	if was != is {
+		fx.Moved |= MovedRole
+	}
+	if !same {
+		fx.Moved |= MovedLeader
+	}
+	switch {
+	case is == Following && was == Following && same:
+		f.View(r)
+	case is == Following:
+		if err := f.Follow(r, now); err != nil {
+			return fmt.Errorf("follow node %d in partition %s: %w", r.Leader, p.o.ID, err)
+		}
+	case f != nil:
+		f.Stop()
+	}
+	fx.Follow = fx.Follow || is == Following
+	return nil
+}
+
+// leave ends what the replica was, and has it be something else by record r. A
+// leader's waiters fail, and its parked fetches are run again to hear of it
+// (A14).
+func (p *Partition) leave(r *partition.Record, is Role, now time.Time, fx *Effects) (was Role) {
+	p.role.Lock()
+	defer p.role.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was = p.is
+	if was == Leading {
+		p.failLocked(partition.NotLeader, fx)
+		for i := range p.followers {
+			p.wakeLocked(&p.followers[i], fx)
+		}
+	}
+	p.view, p.is, p.start = r, is, 0
+	p.leader = leader{}
+	p.declineAt = time.Time{}
+	return was
+}
+
+// refresh takes a record of the reign that goes on: nothing is reset (S41).
+func (p *Partition) refresh(r *partition.Record, now time.Time, fx *Effects) {
+	p.role.Lock()
+	defer p.role.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.view = r
+	p.takeLocked(r)
+	fx.Moved |= MovedISR
+	p.proposeLocked(now, fx)
+	p.raiseLocked(now, fx)
+	p.armLocked(now, fx)
+}
+
+// declineLocked tells the coordinator that this node cannot lead.
+func (p *Partition) declineLocked(now time.Time, fx *Effects) {
+	if p.declineAt.IsZero() {
+		p.n.Declined++
+	}
+	fx.Decline, fx.DeclineEpoch = true, p.view.LeaderEpoch
+	p.declineAt = now.Add(p.o.Resend)
+	p.want(p.declineAt, fx)
+}
+
+// want asks for a Tick at the latest at t. mu is held.
+func (p *Partition) want(t time.Time, fx *Effects) {
+	if p.tickAt.IsZero() || t.Before(p.tickAt) {
+		p.tickAt = t
+		fx.Tick = earlier(fx.Tick, t)
+	}
+}
+
+// earlier returns the earlier of two times, zero being none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
 
 // Advanced tells that the log's synced end or its end moved, or that it failed:
 // after each FinishSync, and after the fetcher appended.
-func (p *Partition) Advanced(now time.Time, fx *Effects) {}
+func (p *Partition) Advanced(now time.Time, fx *Effects) {
+	p.role.RLock()
+	defer p.role.RUnlock()
+	switch p.is {
+	case Following:
+		fx.Follow = true
+	case Leading:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.raiseLocked(now, fx)
+		p.checkLogLocked(now, fx)
+	}
+}
 
 // Tick does what is due by the clock and returns when it wants to be called
 // again, zero if nothing can fall due. Another step may want it earlier: see
-// Effects.Tick. It may write like Update.
-func (p *Partition) Tick(now time.Time, fx *Effects) (next time.Time) { return }
+// Effects.Tick. It is also to be called when the Roster changed. It may write
+// like Update.
+func (p *Partition) Tick(now time.Time, fx *Effects) (next time.Time) {
+	p.changes.Lock()
+	if p.redo {
+		if err := p.updateLocked(p.view, now, fx); err != nil {
+			p.o.Logger.Warn("record not acted on yet", "partition", p.o.Name, "err", err)
+		}
+	}
+	redo := p.redo
+	p.changes.Unlock()
+
+	p.role.RLock()
+	defer p.role.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tickAt = time.Time{}
+	if redo {
+		p.want(now.Add(p.o.Resend/10), fx)
+	}
+	if p.is == Leading {
+		p.tickLocked(now, fx)
+	}
+	if !p.declineAt.IsZero() {
+		if !now.Before(p.declineAt) {
+			p.declineLocked(now, fx)
+		}
+		p.want(p.declineAt, fx)
+	}
+	return p.tickAt
+}
 
 // Resign ends leading by this node's own choice, because it stops or hands over
-// (A14): no more appends and reads, waiters fail. Followers may go on fetching
-// what there is. It lasts until the record names a newer leader epoch, or Resume.
-func (p *Partition) Resign(now time.Time, why error, fx *Effects) {}
+// (A14): no more appends and reads, waiters fail. Followers go on fetching what
+// there is. It lasts until the record names a newer leader epoch, or Resume.
+func (p *Partition) Resign(now time.Time, why error, fx *Effects) {
+	p.role.Lock()
+	defer p.role.Unlock()
+	if p.is != Leading {
+		return
+	}
+	if why == nil {
+		why = partition.NotLeader
+	}
+	p.resigned = why
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failLocked(partition.NotLeader, fx)
+}
 
 // Resume takes Resign back, for a handover that did not come about.
-func (p *Partition) Resume() {}
+func (p *Partition) Resume() {
+	p.role.Lock()
+	defer p.role.Unlock()
+	p.resigned = nil
+}
 
 // Status is a snapshot.
 type Status struct {
 	Role        Role
-	Resigned    error             // why a leader takes no appends
 	Record      *partition.Record // newest acted on, nil before the first
-	LeaderEpoch int32             // in which it leads or follows, −1 if neither
-	EpochStart  int64             // where its leader epoch began, while leading
+	LeaderEpoch int32             // of the record, −1 before the first
 
 	HighWatermark, LogStart, LEO, CountedLEO int64
 
 	// While leading:
-	Committed []partition.Member // ISR of the record
-	Maximal   []partition.Member // with everyone in a proposal under way
-	Pending   *partition.Alter   // nil if there is none
-	Followers []FollowerStatus
-	Waiters   int
-	Counters  Counters
+	Resigned   error              // why it takes no appends
+	EpochStart int64              // where its leader epoch began
+	Committed  []partition.Member // ISR of the record
+	Maximal    []partition.Member // and everyone in a proposal under way
+	MinISR     int
+	Pending    *partition.Alter // nil if there is none
+	Followers  []FollowerStatus
+	Waiters    int
+
+	Counters Counters
 }
 
-// FollowerStatus is what a leader knows of a replica.
+// FollowerStatus is what a leader knows of a replica, by its last valid fetch in
+// this leader epoch.
 type FollowerStatus struct {
 	Node         int32
-	BrokerEpoch  int64 // of its last fetch in this leader epoch
+	BrokerEpoch  int64 // −1: it did not fetch
 	LogID        partition.UUID
 	LEO          int64 // −1: unknown
 	LogStart     int64
 	LastFetch    time.Time
 	LastCaughtUp time.Time
-	InISR        bool
+	InISR        bool // committed
 	Parked       bool
 }
 
 // Counters since the Partition was made.
 type Counters struct {
-	Appends, Duplicates                     int64
-	Shrinks, Expands, Refused               int64 // proposals made, and those refused
-	Fetches, Diverging, Rejected, Discarded int64 // of followers; Discarded: out of order (R29)
-	Led, Declined, Timeouts                 int64
+	Appends, Duplicates, Timeouts int64
+	Shrinks, Expands              int64 // proposals made, the latter also of ids that were not known
+	Refused                       int64 // proposals that were not applied
+	Fetches                       int64 // valid ones of replicas
+	Diverging, Rejected           int64
+	Dropped                       int64 // out of order (R29)
+	Led, Declined                 int64
 }
 
 // Status returns a snapshot.
-func (p *Partition) Status() (s Status) { return }
-
-// ReplicaFetch and so on: see leader.go.
-var _ = fmt.Sprint
-var _ record.Record
+func (p *Partition) Status() (s Status) {
+	p.role.RLock()
+	defer p.role.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.o.Log
+	s = Status{Role: p.is, Record: p.view, LeaderEpoch: -1, Counters: p.n,
+		HighWatermark: l.HighWatermark(), LogStart: l.LogStartOffset(), LEO: l.LogEndOffset(), CountedLEO: l.CountedEnd()}
+	if p.view != nil {
+		s.LeaderEpoch = p.view.LeaderEpoch
+	}
+	if p.is != Leading {
+		return s
+	}
+	s.Resigned, s.EpochStart, s.MinISR, s.Pending = p.resigned, p.start, p.minISR, p.pending
+	if s.Resigned == nil {
+		s.Resigned = p.broken
+	}
+	s.Committed, s.Maximal = p.view.ISR, append(s.Maximal, p.view.ISR...)
+	if p.pending != nil {
+		for _, m := range p.pending.ISR {
+			if _, in := partition.Find(s.Maximal, m.Node); !in {
+				s.Maximal = append(s.Maximal, m)
+			}
+		}
+	}
+	for i := range p.followers {
+		f := &p.followers[i]
+		s.Followers = append(s.Followers, FollowerStatus{Node: f.node, BrokerEpoch: f.brokerEpoch, LogID: f.logID, LEO: f.leo,
+			LogStart: f.logStart, LastFetch: f.lastFetch, LastCaughtUp: f.caughtUp, InISR: f.in, Parked: f.parked})
+	}
+	s.Waiters = p.waiting
+	return s
+}
