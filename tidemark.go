@@ -120,9 +120,9 @@ type Options struct {
 	// What is seen is the log as it was at the open.
 	ReadOnly bool
 	// OnRecovery is called now and then while a long recovery scans.
-	OnRecovery func(Progress)
+	OnRecovery func(Progress) `json:"-"`
 	// Logger takes what an operator should see. Default: discards.
-	Logger *slog.Logger
+	Logger *slog.Logger `json:"-"`
 }
 
 // Log is an open log. All methods are safe for concurrent use.
@@ -137,6 +137,7 @@ type Log struct {
 		inFlight bool
 		waiting  int  // appends that wait for the sync under way
 		crowded  bool // some waited for the last one
+		told     int  // who else was told of its end
 		closing  bool // nobody leads a sync any more: Close does the last
 		closed   bool
 	}
@@ -440,7 +441,8 @@ func (l *Log) leadLocked(start func() *replica.Sync) bool {
 	}
 	c.mu.Lock()
 	c.inFlight = false
-	c.crowded = c.waiting > 0
+	c.crowded = c.waiting > 0 || c.told > 1
+	c.told = 0
 	c.cond.Broadcast()
 	return s != nil
 }
@@ -676,7 +678,12 @@ func (l *Log) recordsIn(r *record.Reader, from, hw int64, yield func(Record, err
 		return hw, true, err
 	}
 	defer v.Release()
-	f := fetcher{v: &v}
+	return recordsOf(r, &v, from, yield)
+}
+
+// recordsOf yields the records of a view from offset from on.
+func recordsOf(r *record.Reader, v *View, from int64, yield func(Record, error) bool) (next int64, ok bool, err error) {
+	f := fetcher{v: v}
 	defer f.stop()
 	var rec Record
 	due := v.Base

@@ -459,6 +459,26 @@ func (d *Dir) openPartition(name string, id UUID) error {
 	return vfs.WriteFileAtomic(d.o.FS, file, checkpoint.AppendPartition(nil, checkpoint.Partition{TopicID: id}))
 }
 
+// TopicID is the topic's id in a partition's folder; zero if it has none yet.
+func (d *Dir) TopicID(p TopicPartition) (UUID, error) {
+	name, err := dirName(p)
+	if err != nil {
+		return UUID{}, err
+	}
+	b, err := vfs.ReadFile(d.o.FS, filepath.Join(d.path(name), partitionName), smallFileLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return UUID{}, nil
+	}
+	if err != nil {
+		return UUID{}, err
+	}
+	have, err := checkpoint.ParsePartition(b)
+	if err != nil {
+		return UUID{}, fmt.Errorf("read %s: %w", filepath.Join(name, partitionName), err)
+	}
+	return have.TopicID, nil
+}
+
 // Forget ends Dir's knowledge of a log that was closed by itself. The next
 // OpenLog of it works, and its checkpoint lines stay as they were last written.
 func (d *Dir) Forget(p TopicPartition) {

@@ -1,0 +1,562 @@
+package tidemark
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tidemark-log/tidemark/internal/checkpoint"
+	"github.com/tidemark-log/tidemark/internal/vfs"
+	"github.com/tidemark-log/tidemark/isr"
+	"github.com/tidemark-log/tidemark/partition"
+	"github.com/tidemark-log/tidemark/replica"
+)
+
+// Recovery is what a restarted follower does with what lies above its high
+// watermark.
+type Recovery = replica.Recovery
+
+const (
+	Refetch = replica.Refetch // cuts it and copies it again wherever that is safe
+	Adopt   = replica.Adopt   // keeps what the leader confirms
+)
+
+var (
+	// ErrNodeDown means that a node is not running, or is already.
+	ErrNodeDown = errors.New("node is not running")
+	ErrNodeUp   = errors.New("node is running")
+	// ErrNoTopic means that a cluster has no topic of this name.
+	ErrNoTopic = errors.New("no such topic")
+)
+
+// ClusterOptions of a cluster. The zero value is three nodes that keep every
+// promise.
+type ClusterOptions struct {
+	// Nodes is how many nodes there are, with ids from 0 on. Default 3. A cluster
+	// that is opened again may have more, never fewer.
+	Nodes int
+	// Log is for the logs of topics that say nothing else. ReadOnly is refused.
+	Log Options
+	// LagMax is how long a replica may not have caught up with its leader before it
+	// leaves the ISR (Kafka: replica.lag.time.max.ms). Default 30 s, from 10 ms.
+	LagMax time.Duration
+	// SessionTimeout is how long after its last sign of life a node counts as dead,
+	// and others lead in its place. Default 9 s, from 50 ms.
+	SessionTimeout time.Duration
+	// Recovery is what a restarted replica does with what lies above its high
+	// watermark. Default Refetch.
+	Recovery Recovery
+	// FetchBytes is what a follower asks for at a time; it gets at least a batch.
+	// Default 1 MiB, from 1 B to 64 MiB.
+	FetchBytes int
+	// FetchBackoff is how long a follower waits after an error. Default 1 s, from 1 ms.
+	FetchBackoff time.Duration
+	// MaxWaiters is how many appends to a partition may wait for their acks. Default
+	// 10,000.
+	MaxWaiters int
+	// DeleteDelay is how long the files of a deleted partition stay. Default 1 min,
+	// below 0 none.
+	DeleteDelay time.Duration
+	// Logger takes what an operator should see. Default: discards.
+	Logger *slog.Logger
+}
+
+func (o *ClusterOptions) fill() error {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.LagMax, 30*time.Second)
+	def(&o.SessionTimeout, 9*time.Second)
+	def(&o.FetchBackoff, time.Second)
+	if o.Nodes == 0 {
+		o.Nodes = 3
+	}
+	if o.FetchBytes == 0 {
+		o.FetchBytes = 1 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	var errs []error
+	bound := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("option "+format, args...))
+		}
+	}
+	bound(o.Nodes >= 1 && o.Nodes <= 1000, "Nodes: %d, want 1 to 1000", o.Nodes)
+	bound(!o.Log.ReadOnly, "Log.ReadOnly: a replica writes")
+	bound(o.LagMax >= 10*time.Millisecond, "LagMax: %v, want at least 10ms", o.LagMax)
+	bound(o.SessionTimeout >= 50*time.Millisecond, "SessionTimeout: %v, want at least 50ms", o.SessionTimeout)
+	bound(o.FetchBackoff >= time.Millisecond, "FetchBackoff: %v, want at least 1ms", o.FetchBackoff)
+	bound(o.FetchBytes >= 1 && o.FetchBytes <= 64<<20, "FetchBytes: %d, want 1 to %d", o.FetchBytes, 64<<20)
+	bound(o.MaxWaiters >= 0, "MaxWaiters: %d, want at least 0", o.MaxWaiters)
+	bound(o.Recovery == Refetch || o.Recovery == Adopt, "Recovery: %d", o.Recovery)
+	return errors.Join(errs...)
+}
+
+// TopicOptions of a topic.
+type TopicOptions struct {
+	Partitions        int // default 1
+	ReplicationFactor int // default 3, or the number of nodes if that is less
+	// MinISR is how many in-sync replicas an append with AcksAll needs. Default 2,
+	// or 1 with one replica.
+	MinISR int
+	// Replicas names the nodes of each partition, the preferred leader first, in
+	// the place of Partitions and ReplicationFactor.
+	Replicas [][]int32
+	// Log is for the logs of the topic, on every node; nil takes that of the
+	// cluster as it is at creation. It is kept with the topic. Its functions and
+	// Logger are not: those of the cluster are used.
+	Log *Options
+}
+
+// Cluster is several nodes in one process, each with a data folder of its own:
+// partitions with a leader and followers, in-sync replicas, and the promises of
+// acks 0, 1 and all over failures of nodes. docs/replication.md has the protocol,
+// docs/durability.md what is promised when.
+//
+// The nodes share nothing but the coordinator and the calls by which they talk,
+// which do the same checks as those that come over a network. All methods are safe
+// for concurrent use.
+type Cluster struct {
+	o     ClusterOptions
+	dir   string
+	id    string // of the cluster
+	lock  io.Closer
+	ctl   *isr.Controller
+	nodes []*Node
+	crew  *crew
+	watch task // the coordinator said something
+	beat  task // signs of life of the nodes are due
+	clock *time.Timer
+
+	mu      sync.RWMutex
+	parts   map[partition.ID]*Partition
+	byName  map[TopicPartition]*Partition
+	topics  map[string]isr.Topic
+	read    int64 // revision up to which the coordinator was read; watch only
+	closing bool
+
+	closer sync.Once
+	err    error
+}
+
+const coordinatorFile = "coordinator" // the state of the coordinator, in the directory of the cluster
+
+// OpenCluster opens the cluster in directory dir, making it if there is none, and
+// starts all of its nodes: dir/node-0 and so on are their data folders, which are
+// those of a Kafka broker, dir/coordinator holds what the coordinator knows. After a
+// process was killed, partitions have leaders again once enough of their replicas
+// were found to be whole.
+//
+// Errors: ErrLocked; a field of ClusterOptions that is out of range; the
+// coordinator's file is damaged, or missing beside folders that have partitions;
+// those of a node that does not start.
+func OpenCluster(dir string, o ClusterOptions) (_ *Cluster, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("open cluster %s: %w", dir, err)
+		}
+	}()
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	if err := vfs.MkdirAll(vfs.OS, dir); err != nil {
+		return nil, err
+	}
+	c := &Cluster{o: o, dir: dir, crew: newCrew(4), parts: map[partition.ID]*Partition{},
+		byName: map[TopicPartition]*Partition{}, topics: map[string]isr.Topic{}}
+	c.watch.run, c.beat.run = c.runWatch, c.runBeat
+	if c.lock, err = vfs.OS.Lock(filepath.Join(dir, ".lock")); err != nil {
+		return nil, err
+	}
+	for id := range int32(o.Nodes) {
+		c.nodes = append(c.nodes, &Node{c: c, id: id, dir: filepath.Join(dir, fmt.Sprintf("node-%d", id))})
+	}
+	if err := c.coordinate(); err != nil {
+		return nil, errors.Join(err, c.lock.Close())
+	}
+	c.ctl.Notify = c.notify
+	c.runWatch()
+	c.mu.Lock()
+	c.clock = time.AfterFunc(o.SessionTimeout/6, func() { c.crew.do(&c.beat) })
+	c.mu.Unlock()
+	errs := make([]error, o.Nodes)
+	inParallel(4, c.nodes, func(n *Node) { errs[n.id] = n.start(context.Background()) })
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// coordinate loads the coordinator or makes one.
+func (c *Cluster) coordinate() error {
+	name := filepath.Join(c.dir, coordinatorFile)
+	known, err := c.findID()
+	if err != nil {
+		return err
+	}
+	o := isr.ControllerOptions{ClusterID: c.id, TTL: c.o.SessionTimeout, Logger: c.o.Logger,
+		Store: func(state []byte) error { return vfs.WriteFileAtomic(vfs.OS, name, state) }}
+	state, err := vfs.ReadFile(vfs.OS, name, 1<<30)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !known:
+		c.ctl = isr.NewController(o)
+		return nil
+	case err != nil:
+		return fmt.Errorf("read coordinator: %w", err)
+	}
+	if c.ctl, err = isr.LoadController(state, o); err != nil {
+		return fmt.Errorf("load %s: %w", name, err)
+	}
+	return nil
+}
+
+// findID takes the cluster's id from a node's folder, or makes one, and reports
+// whether a folder has partitions.
+func (c *Cluster) findID() (known bool, err error) {
+	for _, n := range c.nodes {
+		b, err := vfs.ReadFile(vfs.OS, filepath.Join(n.dir, "meta.properties"), 1<<20)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		m, err := checkpoint.ParseMeta(b)
+		if err != nil {
+			return false, fmt.Errorf("read %s: %w", filepath.Join(n.dir, "meta.properties"), err)
+		}
+		if c.id == "" {
+			c.id = m.ClusterID
+		}
+		infos, err := vfs.OS.List(n.dir)
+		if err != nil {
+			return false, err
+		}
+		known = known || slices.ContainsFunc(infos, func(i vfs.Info) bool {
+			p, err := checkpoint.ParsePartitionDir(i.Name)
+			return err == nil && i.IsDir && p.State == checkpoint.DirCurrent
+		})
+	}
+	if c.id == "" {
+		c.id = newUUID().String()
+	}
+	return known, nil
+}
+
+func newUUID() (u UUID) {
+	rand.Read(u[:])
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return u
+}
+
+// notify runs on whose call changed something at the coordinator.
+func (c *Cluster) notify() {
+	c.crew.do(&c.watch)
+	for _, n := range c.nodes {
+		if f := n.life.Load(); f != nil {
+			f.crew.do(&f.watch)
+		}
+	}
+}
+
+// runWatch takes over what changed at the coordinator: topics, and who leads.
+func (c *Cluster) runWatch() {
+	c.mu.Lock()
+	ch := c.ctl.Since(c.read)
+	c.read = ch.Revision
+	for _, t := range ch.Topics {
+		c.topicLocked(t)
+	}
+	var moved []*Partition
+	for _, r := range ch.Records {
+		if h := c.parts[r.ID]; h != nil && h.take(r) {
+			moved = append(moved, h)
+		}
+	}
+	c.mu.Unlock()
+	for _, h := range moved {
+		h.moved(ChangedLeader | ChangedISR)
+	}
+}
+
+func (c *Cluster) topicLocked(t isr.Topic) {
+	if was, ok := c.topics[t.Name]; ok && (t.ID != was.ID || t.Deleted) {
+		if t.Deleted && t.ID != was.ID {
+			return // another of its name is here
+		}
+		for i := range was.Partitions {
+			id := partition.ID{Topic: was.ID, Partition: i}
+			if h := c.parts[id]; h != nil {
+				h.gone.Store(true)
+				h.moved(ChangedLeader)
+			}
+			delete(c.parts, id)
+			delete(c.byName, TopicPartition{Topic: t.Name, Partition: i})
+		}
+		delete(c.topics, t.Name)
+	}
+	if t.Deleted {
+		return
+	}
+	c.topics[t.Name] = t
+	for i := range t.Partitions {
+		c.handleLocked(partition.ID{Topic: t.ID, Partition: i}, TopicPartition{Topic: t.Name, Partition: i})
+	}
+}
+
+func (c *Cluster) handleLocked(id partition.ID, name TopicPartition) *Partition {
+	h := c.parts[id]
+	if h == nil {
+		h = newPartition(c, id, name)
+		c.parts[id], c.byName[name] = h, h
+	}
+	return h
+}
+
+// enter returns the handle of a partition that a node hears of, maybe before the
+// cluster's own watch does.
+func (c *Cluster) enter(t isr.Topic, r *partition.Record) *Partition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.parts[r.ID]
+	if h == nil {
+		c.topicLocked(t)
+		h = c.handleLocked(r.ID, TopicPartition{Topic: t.Name, Partition: r.ID.Partition})
+	}
+	h.take(r)
+	return h
+}
+
+// runBeat gives the nodes' signs of life, then looks whose session has ended: in
+// this order, since a process that was stopped for a while stopped both.
+func (c *Cluster) runBeat() {
+	for _, n := range c.nodes {
+		if f := n.life.Load(); f != nil {
+			f.keepAlive()
+		}
+	}
+	c.ctl.Tick(time.Now())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.clock != nil {
+		c.clock.Reset(c.o.SessionTimeout / 6)
+	}
+}
+
+// topicConfig is the key under which the coordinator keeps the options of a
+// topic's logs.
+const topicConfig = "tidemark.log"
+
+func encodeOptions(o Options) map[string]string {
+	o.OnRecovery, o.Logger = nil, nil
+	b, err := json.Marshal(&o)
+	if err != nil {
+		panic(err) // numbers and booleans
+	}
+	return map[string]string{topicConfig: string(b)}
+}
+
+// logOptions are those of a topic's logs.
+func (c *Cluster) logOptions(config map[string]string) (Options, error) {
+	o := c.o.Log
+	if s, ok := config[topicConfig]; ok {
+		o = Options{}
+		if err := json.Unmarshal([]byte(s), &o); err != nil {
+			return o, fmt.Errorf("options of a topic: %w", err)
+		}
+	}
+	o.OnRecovery, o.Logger = c.o.Log.OnRecovery, c.o.Log.Logger
+	if o.Logger == nil {
+		o.Logger = c.o.Logger
+	}
+	return o, nil
+}
+
+// CreateTopic makes a topic and returns once all of its partitions have leaders
+// that take appends, or ctx ends; the topic is there in either case.
+//
+// Errors: fs.ErrExist; a field of TopicOptions that is out of range, or more
+// replicas than nodes that are up; ErrClosed; that of ctx.
+func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
+	if c.closed() {
+		return ErrClosed
+	}
+	if o.Partitions == 0 && o.Replicas == nil {
+		o.Partitions = 1
+	}
+	rf := o.ReplicationFactor
+	switch {
+	case o.Replicas != nil:
+		o.Partitions = len(o.Replicas)
+		for _, list := range o.Replicas {
+			rf = max(rf, len(list))
+		}
+	case rf == 0:
+		rf = min(3, len(c.nodes))
+	}
+	if o.MinISR == 0 {
+		o.MinISR = min(2, rf)
+	}
+	opts := c.o.Log
+	if o.Log != nil {
+		opts = *o.Log
+	}
+	if opts.ReadOnly {
+		return fmt.Errorf("create topic %q: option Log.ReadOnly: a replica writes", name)
+	}
+	if !checkpoint.ValidTopic(name) {
+		return fmt.Errorf("create topic %q: no topic name", name)
+	}
+	spec := isr.TopicSpec{Replicas: o.Replicas, Partitions: int32(o.Partitions), ReplicationFactor: rf,
+		MinISR: int32(o.MinISR), Config: encodeOptions(opts)}
+	if _, _, err := c.ctl.CreateTopic(name, spec, time.Now()); err != nil {
+		return fmt.Errorf("create topic %q: %w", name, err)
+	}
+	c.runWatch()
+	for i := range o.Partitions {
+		h, err := c.Partition(name, i)
+		if err != nil {
+			return fmt.Errorf("create topic %q: %w", name, err)
+		}
+		if _, err := h.awaitLeader(ctx, nil); err != nil {
+			return fmt.Errorf("create topic %q: partition %d: %w", name, i, err)
+		}
+	}
+	return nil
+}
+
+// DeleteTopic deletes a topic. Its files go in the background, those of a node
+// that is down once it is started again.
+//
+// Errors: ErrNoTopic, ErrClosed, those of the coordinator's file.
+func (c *Cluster) DeleteTopic(name string) error {
+	if c.closed() {
+		return ErrClosed
+	}
+	c.mu.RLock()
+	_, ok := c.topics[name]
+	c.mu.RUnlock()
+	if !ok {
+		return fmt.Errorf("delete topic %q: %w", name, ErrNoTopic)
+	}
+	if err := c.ctl.DeleteTopic(name, time.Now()); err != nil {
+		return fmt.Errorf("delete topic %q: %w", name, err)
+	}
+	c.runWatch()
+	return nil
+}
+
+// Topics lists the topics by name.
+func (c *Cluster) Topics() []string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Sorted(maps.Keys(c.topics))
+}
+
+// Partition returns a handle on a partition. It follows the leader, over restarts
+// of nodes, until the topic is deleted or the cluster closed.
+//
+// Errors: ErrNoTopic, ErrNoPartition, ErrClosed.
+func (c *Cluster) Partition(topic string, partition int) (*Partition, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closing {
+		return nil, ErrClosed
+	}
+	if h := c.byName[TopicPartition{Topic: topic, Partition: int32(partition)}]; h != nil {
+		return h, nil
+	}
+	err := ErrNoPartition
+	if _, ok := c.topics[topic]; !ok {
+		err = ErrNoTopic
+	}
+	return nil, fmt.Errorf("partition %s-%d: %w", topic, partition, err)
+}
+
+// Node returns a node by its id, from 0 to ClusterOptions.Nodes − 1.
+func (c *Cluster) Node(id int) *Node { return c.nodes[id] }
+
+// Start starts a node that was stopped or killed. It returns once the node has read
+// who leads and takes part; its replicas catch up in the background. While the
+// session of its last life has not ended it waits, until ctx ends.
+//
+// Errors: ErrNodeUp; ErrClosed; ErrLocked and others of its folder; that of ctx.
+func (c *Cluster) Start(ctx context.Context, id int) error {
+	if c.closed() {
+		return ErrClosed
+	}
+	return c.nodes[id].start(ctx)
+}
+
+// Stop stops a node in order: others take the lead where it led, once they have all
+// it has, its logs are synced and marked clean. It waits for that at most until ctx
+// ends, and stops then all the same.
+//
+// Errors: ErrNodeDown; of its logs and folder, after which it has stopped.
+func (c *Cluster) Stop(ctx context.Context, id int) error { return c.nodes[id].stop(ctx) }
+
+// Kill ends a node as kill -9 ends a process: nothing is synced, handed over or
+// told to anybody, and its files are as they are at this moment. Others lead in its
+// place once its session has ended.
+//
+// Errors: ErrNodeDown.
+func (c *Cluster) Kill(id int) error { return c.nodes[id].kill() }
+
+func (c *Cluster) closed() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.closing
+}
+
+// Close stops all nodes in order, without electing others, and returns the first
+// error of each; the same when called again. Appends that wait fail.
+func (c *Cluster) Close() error {
+	c.closer.Do(func() { c.err = c.close() })
+	return c.err
+}
+
+func (c *Cluster) close() error {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	// What was acknowledged by leaders alone is copied, so that whoever leads next has
+	// it. Signs of life go on meanwhile.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	inParallel(4, c.nodes, func(n *Node) { n.resign(ctx) })
+	c.mu.Lock()
+	if c.clock != nil {
+		c.clock.Stop()
+		c.clock = nil
+	}
+	c.mu.Unlock()
+	c.crew.stop(&c.beat)
+	errs := make([]error, len(c.nodes)+1)
+	inParallel(4, c.nodes, func(n *Node) {
+		if err := n.end(); err != nil && !errors.Is(err, ErrNodeDown) {
+			errs[n.id] = err
+		}
+	})
+	c.crew.stop(&c.watch)
+	c.mu.Lock()
+	for _, h := range c.parts {
+		h.moved(ChangedLeader)
+	}
+	c.mu.Unlock()
+	errs[len(c.nodes)] = c.lock.Close()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,428 @@
+package tidemark
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidemark-log/tidemark/isr"
+	"github.com/tidemark-log/tidemark/partition"
+	"github.com/tidemark-log/tidemark/replica"
+)
+
+// A part is one node's part in a partition and what drives it: the follower's
+// requests to the leader, the syncs of the log, the messages to the coordinator.
+//
+// All of it is done by a pump, of which one runs at a time: on the crew of the
+// node, or, where little is to be done, on the goroutine that made work for it. A
+// pump never waits for another.
+type part struct {
+	f       *life
+	h       *Partition
+	log     *Log
+	p       *isr.Partition
+	fetcher *replica.Fetcher
+
+	record  atomic.Pointer[partition.Record] // newest, not acted on yet
+	dirty   atomic.Bool                      // the pump has something to do
+	looked  atomic.Bool                      // false: the clock, or what the node knows of others, moved
+	syncing atomic.Bool                      // the pump leads a sync
+	due     alarm
+	task    task // the pump
+	asks    task // messages to the coordinator
+
+	mu     sync.Mutex // the pump; guards what follows
+	ended  bool
+	leader int32 // whom it follows, None if nobody
+	fx     isr.Effects
+	step   replica.Step
+	req    partition.Fetch // under way, or parked at the leader
+	parked bool
+	until  time.Time // how long it may stay there
+	ans    isr.Answer
+	at     isr.Effects // of what was asked of the leader
+
+	synced isr.Effects // of who leads a sync
+
+	say struct {
+		mu       sync.Mutex
+		alter    *partition.Alter
+		decline  bool
+		declined int32 // leader epoch
+	}
+}
+
+const (
+	// inlineBytes is how large a batch may be to be copied to followers by who
+	// appends it: below, that is cheaper than to wake somebody.
+	inlineBytes = 8 << 10
+	// pumpBytes is what one pump copies before others get their turn.
+	pumpBytes = 4 << 20
+	// fetchWait is how long a fetch is parked at a leader whose high watermark the
+	// follower may not know yet (Kafka: replica.fetch.wait.max.ms).
+	fetchWait = 500 * time.Millisecond
+)
+
+func newPart(f *life, h *Partition, l *Log) *part {
+	c := f.n.c
+	p := &part{f: f, h: h, log: l, leader: partition.None}
+	p.due.fire = p.ring
+	p.task.run, p.asks.run = p.runPump, p.runAsks
+	name := h.name.String()
+	p.fetcher = replica.NewFetcher(l.log, replica.FetcherOptions{ID: h.id, Name: name, Node: f.n.id, BrokerEpoch: f.epoch,
+		Session: uint64(f.epoch) << 32, Recovery: c.o.Recovery, MaxBytes: int32(c.o.FetchBytes), Backoff: c.o.FetchBackoff, Logger: c.o.Logger})
+	p.p = isr.New(isr.Options{ID: h.id, Name: name, Node: f.n.id, BrokerEpoch: f.epoch, Registered: f.epoch, Log: l.log,
+		Fetcher: p.fetcher, Lease: &f.lease, Nodes: f, LagMax: c.o.LagMax, Resend: min(time.Second, c.o.SessionTimeout),
+		MaxWaiters: c.o.MaxWaiters, Logger: c.o.Logger})
+	l.synced = p.runSynced
+	l.begin()
+	return p
+}
+
+// take takes a record of the coordinator, to be acted on by the pump.
+func (p *part) take(r *partition.Record) {
+	for {
+		old := p.record.Load()
+		if old != nil && old.PartitionEpoch >= r.PartitionEpoch {
+			return
+		}
+		if p.record.CompareAndSwap(old, r) {
+			break
+		}
+	}
+	p.wake(false)
+}
+
+// ring is the alarm.
+func (p *part) ring() {
+	p.looked.Store(false)
+	p.wake(false)
+}
+
+// wake has the pump look for work: at once, by the caller, if it may be inline and
+// is little, else soon by somebody else.
+func (p *part) wake(inline bool) {
+	p.dirty.Store(true)
+	if !inline || !p.pump(true) {
+		p.f.crew.do(&p.task)
+	}
+}
+
+func (p *part) runPump() {
+	if !p.pump(false) {
+		p.f.crew.do(&p.task) // behind others
+	}
+}
+
+// pump works until there is nothing to do or somebody else is at it, who looks
+// again. It is false if it left something.
+func (p *part) pump(inline bool) bool {
+	for round := 0; p.dirty.Load(); round++ {
+		if inline && round == 4 {
+			return false
+		}
+		if !p.mu.TryLock() {
+			return true
+		}
+		p.dirty.Store(false)
+		more := !p.ended && p.workLocked(inline)
+		p.mu.Unlock()
+		if more {
+			p.dirty.Store(true)
+			return false
+		}
+	}
+	return true
+}
+
+// workLocked reports whether it left something to do. Inline it does nothing that
+// waits for a disk.
+func (p *part) workLocked(inline bool) (more bool) {
+	if inline && (p.record.Load() != nil || !p.looked.Load()) {
+		return true
+	}
+	now := time.Now()
+	if r := p.record.Swap(nil); r != nil {
+		p.updateLocked(r, now)
+	}
+	if !p.looked.Swap(true) {
+		p.p.Advanced(now, &p.fx)
+		next := p.p.Tick(now, &p.fx)
+		p.apply(&p.fx, false)
+		p.f.alarm.pull(&p.due, next)
+	}
+	if p.leader == partition.None {
+		return false
+	}
+	return p.followLocked(inline, now)
+}
+
+func (p *part) updateLocked(r *partition.Record, now time.Time) {
+	if err := p.p.Update(r, now, &p.fx); err != nil {
+		p.f.n.c.o.Logger.Error("record of the coordinator not acted on", "node", p.f.n.id, "partition", p.h.name.String(),
+			"leader", r.Leader, "leaderEpoch", r.LeaderEpoch, "err", err)
+	}
+	p.apply(&p.fx, false)
+	if s := p.fetcher.State(); s.Leader != p.leader {
+		p.leader, p.parked = s.Leader, false
+	}
+	p.looked.Store(false)
+	p.h.moved(ChangedLeader)
+}
+
+// followLocked runs the follower's requests until one is parked, the follower
+// waits, or its turn is over.
+func (p *part) followLocked(inline bool, now time.Time) (more bool) {
+	for copied := 0; ; {
+		p.fetcher.Next(now, &p.step)
+		again := false
+		switch p.step.Do {
+		case replica.Wait:
+			p.f.alarm.pull(&p.due, p.step.At)
+			if !p.parked {
+				return false
+			}
+			again = true
+		case replica.SyncFirst:
+			p.parked = false
+			if inline {
+				return true
+			}
+			p.syncing.Store(true)
+			p.log.lead(p.log.log.StartSync)
+			p.syncing.Store(false)
+			if p.log.log.Err() != nil || p.log.log.SyncedEnd() < p.log.log.LogEndOffset() && p.log.isClosing() {
+				return false
+			}
+			now = time.Now()
+			continue
+		case replica.SendAsk:
+			p.parked = false
+			p.askLocked(now)
+			continue
+		case replica.SendFetch:
+			p.req = p.step.Fetch
+			wait := p.f.n.c.o.LagMax / 2
+			if p.log.log.HighWatermark() < p.req.Offset {
+				wait = min(wait, fetchWait)
+			}
+			p.until = now.Add(min(wait, 10*time.Second))
+		}
+		leader := p.h.parts[p.leader].Load()
+		if leader == nil { // as a connection that is refused
+			p.ans.Fetched = partition.Fetched{Session: p.req.Session, Seq: p.req.Seq, Offset: p.req.Offset,
+				LeaderEpoch: p.req.LeaderEpoch, Code: partition.NotLeader}
+		} else {
+			parked := leader.p.Fetch(&p.req, again, now.Before(p.until), now, &p.ans, &p.at)
+			leader.apply(&p.at, inline)
+			if parked {
+				p.parked = true
+				p.f.alarm.pull(&p.due, p.until)
+				return false
+			}
+		}
+		p.parked = false
+		n := len(p.ans.Records)
+		if !p.ans.Drop {
+			err := p.fetcher.Fetched(&p.ans.Fetched, now)
+			if err != nil {
+				p.f.n.c.o.Logger.Debug("fetch", "node", p.f.n.id, "partition", p.h.name.String(), "err", err)
+			}
+		}
+		p.ans.View.Release()
+		p.ans = isr.Answer{}
+		if n > 0 {
+			p.p.Advanced(now, &p.fx)
+			p.apply(&p.fx, inline)
+		}
+		if copied += n; copied > pumpBytes || inline && copied > inlineBytes {
+			return true
+		}
+		now = time.Now()
+	}
+}
+
+func (p *part) askLocked(now time.Time) {
+	var a partition.EpochAnswer
+	if leader := p.h.parts[p.leader].Load(); leader != nil {
+		leader.p.Ask(&p.step.Ask, &a)
+	} else {
+		q := &p.step.Ask
+		a = partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: q.LeaderEpoch, Code: partition.NotLeader, Epoch: -1, End: -1}
+	}
+	if err := p.fetcher.Answered(&a, now); err != nil {
+		p.f.n.c.o.Logger.Warn("verdict of the leader", "node", p.f.n.id, "partition", p.h.name.String(), "err", err)
+	}
+	p.p.Advanced(now, &p.fx)
+	p.apply(&p.fx, false)
+}
+
+// apply does what a step of the partition asks for, and empties fx. inline: who is
+// woken may be run here.
+func (p *part) apply(fx *isr.Effects, inline bool) {
+	for i, w := range fx.Done {
+		fx.Done[i] = nil
+		w.Driver.(*call).tell()
+	}
+	for _, id := range fx.Wake {
+		if x := p.h.parts[id].Load(); x != nil {
+			x.wake(inline)
+		}
+	}
+	if fx.Alter != nil || fx.Decline {
+		p.say.mu.Lock()
+		if fx.Alter != nil {
+			p.say.alter = fx.Alter
+		}
+		if fx.Decline {
+			p.say.decline, p.say.declined = true, fx.DeclineEpoch
+		}
+		p.say.mu.Unlock()
+		p.f.crew.do(&p.asks)
+	}
+	if fx.Sync {
+		p.f.crew.do(&p.log.sync)
+	}
+	if fx.Moved != 0 {
+		p.h.moved(changeOf(fx.Moved))
+	}
+	if fx.Follow && !p.syncing.Load() {
+		p.dirty.Store(true)
+		p.f.crew.do(&p.task)
+	}
+	p.f.alarm.pull(&p.due, fx.Tick)
+	fx.Reset()
+}
+
+// runAsks sends what is to be said to the coordinator and takes the answer.
+func (p *part) runAsks() {
+	s := &p.say
+	s.mu.Lock()
+	alter, decline, declined := s.alter, s.decline, s.declined
+	s.alter, s.decline = nil, false
+	s.mu.Unlock()
+	ctl, now := p.f.n.c.ctl, time.Now()
+	if decline {
+		ctl.Decline(p.h.id, p.f.n.id, p.f.epoch, declined, now)
+	}
+	if alter != nil {
+		a := ctl.Alter(alter, now)
+		var fx isr.Effects
+		p.p.Altered(&a, time.Now(), &fx)
+		p.apply(&fx, false)
+	}
+}
+
+// runSynced follows each sync of the log, by who led it.
+func (p *part) runSynced() {
+	fx := &p.synced
+	p.p.Advanced(time.Now(), fx)
+	p.log.commit.told = len(fx.Done)
+	p.apply(fx, false)
+	if p.log.mode == Always && !p.syncing.Load() && p.log.log.Err() == nil && p.log.log.SyncedEnd() < p.log.log.LogEndOffset() {
+		p.f.crew.do(&p.log.sync)
+	}
+}
+
+// syncNow leads a sync if none is under way; else who leads that sees to the next.
+func (l *Log) syncNow() {
+	c := &l.commit
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.inFlight && !c.closing {
+		l.leadLocked(l.log.StartSync)
+	}
+}
+
+func (l *Log) isClosing() bool {
+	l.commit.mu.Lock()
+	defer l.commit.mu.Unlock()
+	return l.commit.closing
+}
+
+// handOver gives what this replica leads to another, once that has all of it (A14).
+func (p *part) handOver(ctx context.Context) {
+	s := p.p.Status()
+	if s.Role != isr.Leading {
+		return
+	}
+	to := partition.None
+	for _, id := range s.Record.Replicas {
+		m, in := partition.Find(s.Committed, id)
+		if n := p.f.Node(id); in && id != p.f.n.id && n.Eligible(m.BrokerEpoch) {
+			to = id
+			break
+		}
+	}
+	if to == partition.None {
+		return
+	}
+	p.resign()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if p.awaitFollowers(ctx, to) {
+		a := p.f.n.c.ctl.Handover(p.h.id, p.f.n.id, p.f.epoch, to, s.LeaderEpoch, time.Now())
+		if a.Code == partition.OK && a.Record != nil {
+			p.take(a.Record)
+			return
+		}
+		p.f.n.c.o.Logger.Warn("handover refused", "node", p.f.n.id, "partition", p.h.name.String(), "to", to, "code", a.Code.String())
+	}
+}
+
+// settle takes no more appends, and waits until all followers that are up have what
+// there is.
+func (p *part) settle(ctx context.Context) {
+	if s := p.p.Status(); s.Role == isr.Leading {
+		p.resign()
+		p.awaitFollowers(ctx, partition.None)
+	}
+}
+
+func (p *part) resign() {
+	var fx isr.Effects
+	p.p.Resign(time.Now(), ErrNodeDown, &fx)
+	p.apply(&fx, false)
+}
+
+// awaitFollowers waits until a follower, or with None all that are up, have
+// confirmed everything.
+func (p *part) awaitFollowers(ctx context.Context, id int32) bool {
+	for {
+		s := p.p.Status()
+		if s.Role != isr.Leading {
+			return false
+		}
+		behind := false
+		for _, f := range s.Followers {
+			if (id == f.Node || id == partition.None && p.h.parts[f.Node].Load() != nil) && f.LEO < s.LEO {
+				behind = true
+			}
+		}
+		if !behind {
+			return true
+		}
+		p.h.wakeAll()
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// end stops everything, fails who waits and ends the log by the function given.
+func (p *part) end(why error, how func(*replica.Log) error) error {
+	p.h.parts[p.f.n.id].CompareAndSwap(p, nil)
+	p.f.crew.stop(&p.task)
+	p.f.crew.stop(&p.asks)
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	var fx isr.Effects
+	p.p.Resign(time.Now(), why, &fx)
+	p.apply(&fx, false)
+	p.fetcher.Stop()
+	return p.log.end(func() error { return how(p.log.log) })
+}

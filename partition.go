@@ -1,0 +1,421 @@
+package tidemark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidemark-log/tidemark/isr"
+	"github.com/tidemark-log/tidemark/partition"
+	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/replica"
+	"github.com/tidemark-log/tidemark/segment"
+)
+
+// Acks says whose word an append waits for.
+type Acks int16
+
+const (
+	// AcksNone: nobody's. The record is lost without notice if its leader fails.
+	AcksNone Acks = 0
+	// AcksLeader: the leader has it, as the topic's sync mode says; it is lost if
+	// another leads before it was copied.
+	AcksLeader Acks = 1
+	// AcksAll: every in-sync replica has it, as the sync mode says, and they are at
+	// least MinISR. It outlives every leader as long as one of them does.
+	AcksAll Acks = -1
+)
+
+// Code is an error of the replication protocol, with Kafka's number and name.
+type Code = partition.Code
+
+// What an append or a read may fail with, by errors.Is. Of NotLeader,
+// RequestTimedOut and NotEnoughAfterAppend it is not known whether the records are
+// in the log; see Partition.Produce.
+const (
+	NotLeader            = partition.NotLeader
+	RequestTimedOut      = partition.RequestTimedOut
+	NotEnoughReplicas    = partition.NotEnoughReplicas
+	NotEnoughAfterAppend = partition.NotEnoughAfterAppend
+	OffsetOutOfRange     = partition.OffsetOutOfRange
+	OffsetNotAvailable   = partition.OffsetNotAvailable
+)
+
+// Partition is a handle on a partition of a cluster that follows its leader. All
+// methods are safe for concurrent use.
+type Partition struct {
+	c    *Cluster
+	id   partition.ID
+	name TopicPartition
+
+	parts  []atomic.Pointer[part]           // by node: those that are up
+	record atomic.Pointer[partition.Record] // newest, as clients see it
+	gone   atomic.Bool                      // the topic was deleted
+
+	watch struct {
+		n    atomic.Int32
+		mu   sync.Mutex
+		list []*watcher
+	}
+}
+
+func newPartition(c *Cluster, id partition.ID, name TopicPartition) *Partition {
+	return &Partition{c: c, id: id, name: name, parts: make([]atomic.Pointer[part], len(c.nodes))}
+}
+
+// Name of the partition.
+func (h *Partition) Name() TopicPartition { return h.name }
+
+// take takes over a newer record.
+func (h *Partition) take(r *partition.Record) bool {
+	for {
+		old := h.record.Load()
+		if old != nil && old.PartitionEpoch >= r.PartitionEpoch {
+			return false
+		}
+		if h.record.CompareAndSwap(old, r) {
+			return true
+		}
+	}
+}
+
+// wakeAll has every replica look for work.
+func (h *Partition) wakeAll() {
+	for i := range h.parts {
+		if p := h.parts[i].Load(); p != nil {
+			p.wake(false)
+		}
+	}
+}
+
+// leading is the leader if it is up, as far as is known here.
+func (h *Partition) leading() *part {
+	r := h.record.Load()
+	if r == nil || r.Leader < 0 || int(r.Leader) >= len(h.parts) {
+		return nil
+	}
+	return h.parts[r.Leader].Load()
+}
+
+// err is why there can be no leader any more.
+func (h *Partition) err() error {
+	switch {
+	case h.c.closed():
+		return ErrClosed
+	case h.gone.Load():
+		return fmt.Errorf("partition %s: %w", h.name, ErrNoPartition)
+	}
+	return nil
+}
+
+// awaitLeader waits until a leader serves, other than the one that said it does
+// not.
+func (h *Partition) awaitLeader(ctx context.Context, not *part) (*part, error) {
+	w := h.watcher(ChangedLeader)
+	defer w.stop()
+	for first := true; ; first = false {
+		if err := h.err(); err != nil {
+			return nil, err
+		}
+		if p := h.leading(); p != nil && !(first && p == not) {
+			if _, err := p.p.Latest(time.Now()); err == nil || errors.Is(err, OffsetNotAvailable) {
+				return p, nil
+			}
+		}
+		t := time.NewTimer(50 * time.Millisecond) // a lease that comes back moves nothing
+		select {
+		case <-w.ch:
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, fmt.Errorf("partition %s: %w: %w", h.name, NotLeader, ctx.Err())
+		}
+		t.Stop()
+	}
+}
+
+// A call is an append that may wait for its ack.
+type call struct {
+	w    isr.Waiter
+	fx   isr.Effects
+	done chan struct{} // one slot
+	fn   func(*call)   // in the place of done: by who answers; must not block
+}
+
+var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+
+func (c *call) tell() {
+	if c.fn != nil {
+		c.fn(c)
+		return
+	}
+	c.done <- struct{}{}
+}
+
+// payload is what is appended: records, or a batch.
+type payload struct {
+	recs   []Record
+	batch  Batch
+	origin replica.Origin
+}
+
+func (x *payload) small() bool {
+	if x.batch != nil {
+		return len(x.batch) <= inlineBytes
+	}
+	n := 0
+	for i := range x.recs {
+		if n += len(x.recs[i].Key) + len(x.recs[i].Value) + 16; n > inlineBytes {
+			return false
+		}
+	}
+	return true
+}
+
+// produce appends at this replica if it leads. Without an error c is answered by
+// tell, exactly once, unless acks is 0: then it is not.
+func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) error {
+	now := time.Now()
+	c.w.Driver = c
+	c.fx.Reset()
+	var err error
+	if x.batch != nil {
+		err = p.p.Produce(x.batch, x.origin, int16(acks), timeout, &c.w, now, &c.fx)
+	} else {
+		err = p.p.ProduceRecords(x.recs, int16(acks), timeout, &c.w, now, &c.fx)
+	}
+	finished := err == nil && acks != AcksNone && c.w.Finished() && len(c.fx.Done) == 0
+	sync := c.fx.Sync && p.log.mode == Always
+	if sync {
+		c.fx.Sync = false
+	}
+	p.apply(&c.fx, !sync && x.small())
+	if finished {
+		c.tell()
+	}
+	if sync {
+		if acks == AcksNone || c.fn != nil {
+			p.f.crew.do(&p.log.sync) // nobody may be held up
+		} else {
+			p.log.syncNow()
+		}
+	}
+	return err
+}
+
+// Pending is an append under way.
+type Pending struct {
+	c    *call
+	base int64
+}
+
+// Wait returns the offset of the first record once the append is acknowledged. It
+// is to be called once; after an error of ctx nothing is known of the append.
+func (p Pending) Wait(ctx context.Context) (base int64, err error) {
+	if p.c == nil {
+		return p.base, nil
+	}
+	if ctx.Done() == nil {
+		<-p.c.done
+	} else {
+		select {
+		case <-p.c.done:
+		case <-ctx.Done():
+			return 0, ctx.Err() // p.c stays with who answers
+		}
+	}
+	base, err = p.c.w.Base, p.c.w.Err
+	p.c.release()
+	return base, err
+}
+
+func (c *call) release() {
+	c.w = isr.Waiter{}
+	calls.Put(c)
+}
+
+// timeoutOf is how long an append may wait.
+func timeoutOf(ctx context.Context) time.Duration {
+	if at, ok := ctx.Deadline(); ok {
+		return max(time.Until(at), time.Millisecond)
+	}
+	return 30 * time.Second
+}
+
+// begin appends at whoever leads. While nobody does, and nothing was appended, it
+// waits.
+func (h *Partition) begin(ctx context.Context, acks Acks, x payload) (Pending, error) {
+	c := calls.Get().(*call)
+	p := h.leading()
+	for {
+		err := error(NotLeader)
+		if p != nil {
+			if err = p.produce(c, x, acks, timeoutOf(ctx)); err == nil {
+				break
+			}
+		}
+		if !errors.Is(err, NotLeader) && !errors.Is(err, ErrClosed) {
+			c.release()
+			return Pending{}, err
+		}
+		if p, err = h.awaitLeader(ctx, p); err != nil {
+			c.release()
+			return Pending{}, err
+		}
+	}
+	if acks == AcksNone {
+		c.release()
+		return Pending{base: -1}, nil
+	}
+	return Pending{c: c}, nil
+}
+
+// Produce appends records as one batch, all or none, and returns the offset of the
+// first once it is acknowledged as acks says; with AcksNone that is −1, at once. The
+// slices are not kept. It waits for a leader while there is none; a deadline of ctx,
+// or else 30 s, bounds the wait for the ack.
+//
+// Errors after which nothing was appended: NotEnoughReplicas; ErrTooManyWaiters and
+// those of [Log.Append]; of ctx together with NotLeader; ErrClosed. Errors after
+// which the records may be in the log or not, and may be read later: NotLeader,
+// RequestTimedOut, NotEnoughAfterAppend and an error of ctx alone. To append them
+// again then may be to append them twice: see [Cluster.NewProducer].
+func (h *Partition) Produce(ctx context.Context, acks Acks, recs ...Record) (base int64, err error) {
+	a, err := h.ProduceAsync(ctx, acks, recs...)
+	if err != nil {
+		return 0, err
+	}
+	return a.Wait(ctx)
+}
+
+// ProduceBatch is Produce of a batch that record.Builder or a Kafka client made; see
+// [Log.AppendBatch] for what is checked.
+func (h *Partition) ProduceBatch(ctx context.Context, acks Acks, b Batch) (base int64, err error) {
+	a, err := h.ProduceBatchAsync(ctx, acks, b)
+	if err != nil {
+		return 0, err
+	}
+	return a.Wait(ctx)
+}
+
+// ProduceAsync is Produce without the wait for the ack: Pending.Wait is that.
+func (h *Partition) ProduceAsync(ctx context.Context, acks Acks, recs ...Record) (Pending, error) {
+	if len(recs) == 0 {
+		return Pending{}, errors.New("produce: no records")
+	}
+	return h.begin(ctx, acks, payload{recs: recs})
+}
+
+// ProduceBatchAsync is ProduceBatch without the wait for the ack.
+func (h *Partition) ProduceBatchAsync(ctx context.Context, acks Acks, b Batch) (Pending, error) {
+	if len(b) == 0 {
+		return Pending{}, errors.New("produce: no batch")
+	}
+	return h.begin(ctx, acks, payload{batch: b, origin: replica.Client})
+}
+
+// HighWatermark is the end of what may be read.
+//
+// Errors: NotLeader; OffsetNotAvailable while a new leader does not know yet that
+// everything committed before is.
+func (h *Partition) HighWatermark() (int64, error) {
+	p := h.leading()
+	if p == nil {
+		return 0, cmpErr(h.err(), NotLeader)
+	}
+	return p.p.Latest(time.Now())
+}
+
+func cmpErr(err, or error) error {
+	if err != nil {
+		return err
+	}
+	return or
+}
+
+// View is what may be read from offset on, zero-copy: whole batches, at most
+// maxBytes of them but always the first; empty at the end. Release it.
+//
+// Errors: NotLeader, OffsetOutOfRange, *CorruptError, ErrClosed.
+func (h *Partition) View(offset int64, maxBytes int) (View, error) {
+	p := h.leading()
+	if p == nil {
+		return View{}, cmpErr(h.err(), NotLeader)
+	}
+	return p.p.Consume(offset, maxBytes, time.Now())
+}
+
+// Records yields the records from offset from on, up to the high watermark as it is
+// when the loop gets there; what [Log.Records] says holds. Errors that are yielded:
+// those of View.
+func (h *Partition) Records(from int64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		if _, err, ok := h.records(from, yield); ok && err != nil {
+			yield(Record{}, err)
+		}
+	}
+}
+
+// Tail yields as Records does and then waits for more, without polling, over
+// changes of the leader, until ctx ends, the topic is deleted or the cluster closed.
+func (h *Partition) Tail(ctx context.Context, from int64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		w := h.watcher(ChangedHW | ChangedLeader)
+		defer w.stop()
+		for {
+			next, err, ok := h.records(from, yield)
+			if !ok {
+				return
+			}
+			from = next
+			if err == nil {
+				if err = h.err(); err == nil {
+					select {
+					case <-w.ch:
+						continue
+					case <-ctx.Done():
+						err = ctx.Err()
+					}
+				}
+			} else if errors.Is(err, NotLeader) || errors.Is(err, OffsetNotAvailable) {
+				if _, err = h.awaitLeader(ctx, nil); err == nil {
+					continue
+				}
+				if ctx.Err() != nil {
+					err = ctx.Err()
+				}
+			}
+			yield(Record{}, err)
+			return
+		}
+	}
+}
+
+// records yields up to the high watermark. ok is false once yield was, or after
+// damage; err is why it ended before.
+func (h *Partition) records(from int64, yield func(Record, error) bool) (next int64, err error, ok bool) {
+	r := readers.Get().(*record.Reader)
+	defer readers.Put(r)
+	for {
+		v, err := h.View(from, 4<<20)
+		if err != nil && segment.Beside(err, from) {
+			continue
+		}
+		if err != nil || v.Bytes == nil {
+			return from, err, true
+		}
+		next, ok, err := recordsOf(r, &v, from, yield)
+		v.Release()
+		if !ok || err != nil {
+			return from, err, ok
+		}
+		if next <= from {
+			return from, nil, true
+		}
+		from = next
+	}
+}
