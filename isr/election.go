@@ -1,0 +1,139 @@
+package isr
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tidemark-log/tidemark/partition"
+)
+
+// A wish is what a step wants of a record, beside what the state of the nodes
+// asks for.
+type wish struct {
+	isr    []partition.Member // the ISR proposed by the leader (A8); nil: the present one
+	leader int32              // who shall lead if it may (A14); None: nobody in particular
+	refuse int32              // the leader that declined (R24); None: nobody
+}
+
+var noWish = wish{leader: partition.None, refuse: partition.None}
+
+// decide returns the record that follows r, with the nodes as they are now, or
+// nil if r stands. It is the only place where members enter and leave the lists
+// and where leaders are chosen: A11, A12, R3, R4, R20 to R22 and R24.
+//
+// Every entry of r is judged once:
+//
+//	stays   of this life, its node up, and not on its way out
+//	left    of this life, or of one it was carried over from: still complete
+//	lost    anything else: void by a registration after which nobody can vouch
+//	        for the log, or declined
+//
+// Whoever stays is the ISR, if one of them may lead. Else the ISR is empty and all
+// that is complete goes to the ELR, from which somebody live leads alone.
+func (c *Controller) decide(p *partState, w wish) *partition.Record {
+	r := p.rec
+	n := *r // shares Replicas, which never change
+	lead := r.Leader
+	if w.leader != partition.None {
+		lead = w.leader
+	}
+	wanted := w.isr
+	if wanted == nil {
+		wanted = r.ISR
+	}
+
+	var isr, left, lost []partition.Member
+	judge := func(m partition.Member, may bool) {
+		node := c.node(m.Node)
+		switch {
+		case node == nil || !r.Assigned(m.Node): // forgotten
+		case m.Node == w.refuse || m.BrokerEpoch < node.chainStart:
+			lost = append(lost, m)
+		case m.BrokerEpoch != node.BrokerEpoch: // its node vouches for it (R4)
+			m.BrokerEpoch = node.BrokerEpoch
+			left = append(left, m)
+		case may && !node.Fenced && (!node.Stopping || m.Node == lead):
+			isr = append(isr, m)
+		default:
+			left = append(left, m)
+		}
+	}
+	for _, m := range wanted {
+		judge(m, true)
+	}
+	for _, list := range [][]partition.Member{r.ISR, r.ELR} {
+		for _, m := range list {
+			if _, again := partition.Find(wanted, m.Node); !again {
+				judge(m, false)
+			}
+		}
+	}
+
+	if !c.mayLead(isr, lead) && !(lead == r.Leader && has(isr, lead)) { // A11 keep: a leader on its way out goes on
+		lead = c.first(r, isr)
+	}
+	elected := lead != r.Leader
+	if lead == partition.None {
+		// Nobody is forgotten (R21); one of the ELR may lead at once, alone. R22 would
+		// have the longest log among several that are up: their ends are not known here,
+		// and the first costs no more than the cut of records nobody was promised.
+		left, isr = append(left, isr...), nil
+		if lead = c.first(r, left); lead != partition.None {
+			elected = true
+			i := slices.IndexFunc(left, func(m partition.Member) bool { return m.Node == lead })
+			isr = []partition.Member{left[i]}
+			left = slices.Delete(left, i, i+1)
+		}
+	}
+	for _, m := range r.LastKnown {
+		if r.Assigned(m.Node) && !has(lost, m.Node) && !has(isr, m.Node) && !has(left, m.Node) {
+			lost = append(lost, m)
+		}
+	}
+
+	// The least ISR in force changes only under a leader that goes on: what another
+	// one counted as complete is given up with it (R20), and whoever was just elected
+	// may still decline.
+	if minISR := p.minISR(); lead != partition.None && !elected && minISR != r.MinISR {
+		n.MinISR, left = minISR, nil
+	}
+	if len(isr) >= int(n.MinISR) {
+		left, lost = nil, nil
+	}
+	n.Leader, n.ISR, n.ELR, n.LastKnown = lead, inOrder(r, isr), inOrder(r, left), inOrder(r, lost)
+	if elected {
+		n.LeaderEpoch++
+	} else if n.MinISR == r.MinISR && slices.Equal(n.ISR, r.ISR) && slices.Equal(n.ELR, r.ELR) && slices.Equal(n.LastKnown, r.LastKnown) {
+		return nil
+	}
+	return &n
+}
+
+// mayLead reports whether a node may be made the leader: in the list, and live.
+func (c *Controller) mayLead(list []partition.Member, node int32) bool {
+	n := c.node(node)
+	return n != nil && !n.Fenced && !n.Stopping && has(list, node)
+}
+
+// first returns the first replica that may lead, None if none may (A11).
+func (c *Controller) first(r *partition.Record, list []partition.Member) int32 {
+	for _, node := range r.Replicas {
+		if c.mayLead(list, node) {
+			return node
+		}
+	}
+	return partition.None
+}
+
+func has(list []partition.Member, node int32) bool {
+	_, ok := partition.Find(list, node)
+	return ok
+}
+
+// inOrder sorts a list like the replicas.
+func inOrder(r *partition.Record, list []partition.Member) []partition.Member {
+	slices.SortFunc(list, func(a, b partition.Member) int {
+		return cmp.Compare(slices.Index(r.Replicas, a.Node), slices.Index(r.Replicas, b.Node))
+	})
+	return list
+}
