@@ -70,7 +70,7 @@ type Controller struct {
 	failed    bool          // the last Store did
 	nodes     []*nodeState  // by id
 	topics    []*topicState // in the order they were made
-	parts     []*partState       // likewise: every walk goes along these lists
+	parts     []*partState  // likewise: every walk goes along these lists
 	byID      map[partition.ID]*partState
 	byName    map[string]*topicState
 
