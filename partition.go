@@ -188,13 +188,13 @@ func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) err
 	} else {
 		err = p.p.ProduceRecords(x.recs, int16(acks), timeout, &c.w, now, &c.fx)
 	}
-	finished := err == nil && acks != AcksNone && c.w.Finished() && len(c.fx.Done) == 0
+	acked := c.fx.Acked
 	sync := c.fx.Sync && p.log.mode == Always
 	if sync {
 		c.fx.Sync = false
 	}
 	p.apply(&c.fx, !sync && x.small())
-	if finished {
+	if acked {
 		c.tell()
 	}
 	if sync {

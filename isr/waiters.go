@@ -22,7 +22,7 @@ type Waiter struct {
 }
 
 // Finished reports whether the waiter is answered. Only who made the step that
-// answered it may ask: see Effects.Done.
+// answered it may ask: see Effects.Done and Acked.
 func (w *Waiter) Finished() bool { return w.finished }
 
 // waiters is a list in order of End.
@@ -163,14 +163,17 @@ func (p *Partition) awaitLocked(w *Waiter, acks int16, timeout time.Duration, co
 	switch {
 	case p.broken != nil:
 		p.finishLocked(w, partition.NotLeader)
+		fx.Acked = true
 		return
 	case acks == 1 && counted >= w.End:
 		p.finishLocked(w, nil)
+		fx.Acked = true
 		return
 	case acks == 1:
 		list = &p.own
 	case p.o.Log.HighWatermark() >= w.End:
 		p.finishLocked(w, p.enough())
+		fx.Acked = true
 		return
 	}
 	if timeout > 0 {
