@@ -91,7 +91,7 @@ type Effects struct {
 	Done []*Waiter // answered
 	// Acked: the waiter of this very Produce is finished on return, and not in Done.
 	Acked bool
-	Wake []int32   // replicas whose parked fetch is to be run again
+	Wake  []int32 // replicas whose parked fetch is to be run again
 	// Alter is to be sent to the coordinator, its answer goes to Altered. It is not
 	// changed any more. Tick says it again until it is answered.
 	Alter *partition.Alter
