@@ -280,7 +280,7 @@ func (p *Partition) fetch(q *partition.Fetch, again, mayPark bool, now time.Time
 	if len(a.Records) == 0 && l.LogEndOffset() > a.LEO {
 		return false, false
 	}
-	if f.brokerEpoch != q.BrokerEpoch {
+	if f.brokerEpoch != q.BrokerEpoch && !(f.in && f.member.BrokerEpoch == q.BrokerEpoch) {
 		f.lastFetch, f.lastLEO, f.caughtUp = time.Time{}, 0, time.Time{}
 	}
 	f.brokerEpoch, f.logID, f.session, f.seq = q.BrokerEpoch, q.LogID, q.Session, q.Seq
@@ -289,7 +289,7 @@ func (p *Partition) fetch(q *partition.Fetch, again, mayPark bool, now time.Time
 	f.fetched(q.Offset, a.LEO, now)
 	p.n.Fetches++
 	if !f.in || f.member != (partition.Member{Node: f.node, BrokerEpoch: f.brokerEpoch, LogID: f.logID}) {
-		p.proposeLocked(now, fx)
+		p.proposeLocked(f, now, fx)
 	}
 	p.raiseLocked(now, fx)
 	f.parked = mayPark && len(a.Records) == 0

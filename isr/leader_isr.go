@@ -26,7 +26,7 @@ func (p *Partition) tickLocked(now time.Time, fx *Effects) {
 		if lag {
 			p.shrinkLocked(now, fx)
 		}
-		p.proposeLocked(now, fx)
+		p.proposeLocked(nil, now, fx)
 	case !p.alterAt.IsZero():
 		if !now.Before(p.alterAt) {
 			fx.Alter, p.alterAt = p.pending, now.Add(p.o.Resend)
@@ -126,11 +126,17 @@ func (f *follower) entry() partition.Member {
 // proposeLocked proposes what the followers' state asks for, apart from lag:
 // members whose entry is void go (R19), replicas that have everything join (A7),
 // directories that were not known when the topic was made get their ids (R2).
-func (p *Partition) proposeLocked(now time.Time, fx *Effects) {
+// fresh is the replica whose fetch this is, nil if it is about none.
+func (p *Partition) proposeLocked(fresh *follower, now time.Time, fx *Effects) {
 	if p.pending != nil || p.broken != nil || p.resigned != nil || now.Before(p.proposeAt) {
 		return
 	}
 	hw, leo := p.o.Log.HighWatermark(), p.o.Log.LogEndOffset()
+	join := func(f *follower) bool {
+		// Without a fetch just now, only one that goes on fetching: not one that was
+		// just taken out.
+		return (f == fresh || now.Sub(f.lastFetch) <= p.o.LagMax && f.upToDate(leo, now, p.o.LagMax)) && p.joinsLocked(f, hw, leo, now)
+	}
 	var void, joins, unnamed bool
 	for i := range p.followers {
 		f := &p.followers[i]
@@ -138,7 +144,7 @@ func (p *Partition) proposeLocked(now time.Time, fx *Effects) {
 			f.known = max(f.known, p.o.Nodes.Node(f.node).BrokerEpoch)
 		}
 		void = void || f.void()
-		joins = joins || p.joinsLocked(f, hw, leo, now)
+		joins = joins || join(f)
 		unnamed = unnamed || f.in && f.entry().LogID == (partition.UUID{}) // not heard of yet
 	}
 	switch own, _ := partition.Find(p.view.ISR, p.o.Node); {
@@ -147,7 +153,7 @@ func (p *Partition) proposeLocked(now time.Time, fx *Effects) {
 	case joins:
 		p.n.Expands++
 		p.alterLocked(now, fx, func(f *follower) (partition.Member, bool) {
-			if p.joinsLocked(f, hw, leo, now) {
+			if join(f) {
 				return partition.Member{Node: f.node, BrokerEpoch: f.brokerEpoch, LogID: f.logID}, true
 			}
 			return f.entry(), f.in

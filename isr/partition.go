@@ -264,8 +264,8 @@ func (p *Partition) takeLead(r *partition.Record, now time.Time, fx *Effects) er
 		fx.Moved |= MovedRole
 	}
 	fx.Sync = true // what was held or came just before may not be synced
-	p.proposeLocked(now, fx)
 	p.raiseLocked(now, fx)
+	p.proposeLocked(nil, now, fx)
 	p.armLocked(now, fx)
 	return nil
 }
@@ -369,8 +369,8 @@ func (p *Partition) refresh(r *partition.Record, now time.Time, fx *Effects) {
 	p.view = r
 	p.takeLocked(r)
 	fx.Moved |= MovedISR
-	p.proposeLocked(now, fx)
-	p.raiseLocked(now, fx)
+	p.raiseLocked(now, fx) // now that whoever left does not count any more
+	p.proposeLocked(nil, now, fx)
 	p.armLocked(now, fx)
 }
 

@@ -62,16 +62,20 @@ type deskOptions struct {
 	segment  int64
 	first    int64 // offset the log begins at
 	noLead   bool
+	osDir    string // on the disk of the machine, there
 }
 
 const lagMax = 30 * time.Second
 
-func openLog(t testing.TB, mem *vfs.Mem, dir string, o deskOptions) *replica.Log {
+func openLog(t testing.TB, fs vfs.FS, dir string, o deskOptions) *replica.Log {
 	t.Helper()
+	if o.osDir != "" {
+		fs, dir = vfs.OS, o.osDir+dir
+	}
 	if o.segment == 0 {
 		o.segment = 64 << 10
 	}
-	l, err := replica.Open(dir, replica.Options{Sync: o.sync, SegmentBytes: o.segment, PopulateBytes: 1, MaxProducers: 100, FS: mem, Maps: segment.NewMaps(1000)}, t0)
+	l, err := replica.Open(dir, replica.Options{Sync: o.sync, SegmentBytes: o.segment, PopulateBytes: 1, MaxProducers: 100, FS: fs, Maps: segment.NewMaps(1000)}, t0)
 	if err != nil {
 		t.Fatal(err)
 	}
