@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,18 +18,30 @@ import (
 )
 
 // Acks says whose word an append waits for.
-type Acks int16
+type Acks int
 
 const (
-	// AcksNone: nobody's. The record is lost without notice if its leader fails.
-	AcksNone Acks = 0
-	// AcksLeader: the leader has it, as the topic's sync mode says; it is lost if
-	// another leads before it was copied.
-	AcksLeader Acks = 1
 	// AcksAll: every in-sync replica has it, as the sync mode says, and they are at
 	// least MinISR. It outlives every leader as long as one of them does.
-	AcksAll Acks = -1
+	AcksAll Acks = iota
+	// AcksLeader: the leader has it, as the topic's sync mode says; it is lost if
+	// another leads before it was copied.
+	AcksLeader
+	// AcksNone: nobody's. The record is lost without notice if its leader fails.
+	AcksNone
 )
+
+func (a Acks) String() string { return [...]string{"all", "1", "0"}[a] }
+
+// kafka is the number in Kafka's protocol.
+func (a Acks) kafka() int16 {
+	if a < 0 || int(a) >= len(kafkaAcks) {
+		return math.MinInt16 // refused
+	}
+	return kafkaAcks[a]
+}
+
+var kafkaAcks = [...]int16{-1, 1, 0}
 
 // Code is an error of the replication protocol, with Kafka's number and name.
 type Code = partition.Code
@@ -178,33 +191,35 @@ func (x *payload) small() bool {
 
 // produce appends at this replica if it leads. Without an error c is answered by
 // tell, exactly once, unless acks is 0: then it is not.
-func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) error {
+// It returns the replica if its log is to be synced for that: see syncFor.
+func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) (sync *part, err error) {
 	now := time.Now()
 	c.w.Driver = c
 	c.fx.Reset()
-	var err error
 	if x.batch != nil {
-		err = p.p.Produce(x.batch, x.origin, int16(acks), timeout, &c.w, now, &c.fx)
+		err = p.p.Produce(x.batch, x.origin, acks.kafka(), timeout, &c.w, now, &c.fx)
 	} else {
-		err = p.p.ProduceRecords(x.recs, int16(acks), timeout, &c.w, now, &c.fx)
+		err = p.p.ProduceRecords(x.recs, acks.kafka(), timeout, &c.w, now, &c.fx)
 	}
 	acked := c.fx.Acked
-	sync := c.fx.Sync && p.log.mode == Always
-	if sync {
-		c.fx.Sync = false
+	if c.fx.Sync && p.log.mode == Always {
+		sync, c.fx.Sync = p, false
 	}
-	p.apply(&c.fx, !sync && x.small())
+	p.apply(&c.fx, sync == nil && x.small())
 	if acked {
 		c.tell()
 	}
-	if sync {
-		if acks == AcksNone || c.fn != nil {
-			p.f.crew.do(&p.log.sync) // nobody may be held up
-		} else {
-			p.log.syncNow()
-		}
+	return sync, err
+}
+
+// syncFor has the log synced for an append: by its own goroutine if that waits for
+// it anyway.
+func (p *part) syncFor(waits bool) {
+	if waits {
+		p.log.syncNow()
+	} else {
+		p.f.crew.do(&p.log.sync)
 	}
-	return err
 }
 
 // Pending is an append under way.
@@ -248,13 +263,20 @@ func timeoutOf(ctx context.Context) time.Duration {
 
 // begin appends at whoever leads. While nobody does, and nothing was appended, it
 // waits.
-func (h *Partition) begin(ctx context.Context, acks Acks, x payload) (Pending, error) {
+func (h *Partition) begin(ctx context.Context, acks Acks, x payload, waits bool) (Pending, error) {
+	if len(x.recs) == 0 && len(x.batch) == 0 {
+		return Pending{}, errors.New("produce: nothing to append")
+	}
 	c := calls.Get().(*call)
 	p := h.leading()
 	for {
 		err := error(NotLeader)
 		if p != nil {
-			if err = p.produce(c, x, acks, timeoutOf(ctx)); err == nil {
+			var sync *part
+			if sync, err = p.produce(c, x, acks, timeoutOf(ctx)); sync != nil {
+				sync.syncFor(waits && acks != AcksNone)
+			}
+			if err == nil {
 				break
 			}
 		}
@@ -285,7 +307,7 @@ func (h *Partition) begin(ctx context.Context, acks Acks, x payload) (Pending, e
 // RequestTimedOut, NotEnoughAfterAppend and an error of ctx alone. To append them
 // again then may be to append them twice: see [Cluster.NewProducer].
 func (h *Partition) Produce(ctx context.Context, acks Acks, recs ...Record) (base int64, err error) {
-	a, err := h.ProduceAsync(ctx, acks, recs...)
+	a, err := h.begin(ctx, acks, payload{recs: recs}, true)
 	if err != nil {
 		return 0, err
 	}
@@ -295,7 +317,7 @@ func (h *Partition) Produce(ctx context.Context, acks Acks, recs ...Record) (bas
 // ProduceBatch is Produce of a batch that record.Builder or a Kafka client made; see
 // [Log.AppendBatch] for what is checked.
 func (h *Partition) ProduceBatch(ctx context.Context, acks Acks, b Batch) (base int64, err error) {
-	a, err := h.ProduceBatchAsync(ctx, acks, b)
+	a, err := h.begin(ctx, acks, payload{batch: b, origin: replica.Client}, true)
 	if err != nil {
 		return 0, err
 	}
@@ -304,18 +326,12 @@ func (h *Partition) ProduceBatch(ctx context.Context, acks Acks, b Batch) (base 
 
 // ProduceAsync is Produce without the wait for the ack: Pending.Wait is that.
 func (h *Partition) ProduceAsync(ctx context.Context, acks Acks, recs ...Record) (Pending, error) {
-	if len(recs) == 0 {
-		return Pending{}, errors.New("produce: no records")
-	}
-	return h.begin(ctx, acks, payload{recs: recs})
+	return h.begin(ctx, acks, payload{recs: recs}, false)
 }
 
 // ProduceBatchAsync is ProduceBatch without the wait for the ack.
 func (h *Partition) ProduceBatchAsync(ctx context.Context, acks Acks, b Batch) (Pending, error) {
-	if len(b) == 0 {
-		return Pending{}, errors.New("produce: no batch")
-	}
-	return h.begin(ctx, acks, payload{batch: b, origin: replica.Client})
+	return h.begin(ctx, acks, payload{batch: b, origin: replica.Client}, false)
 }
 
 // HighWatermark is the end of what may be read.
