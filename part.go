@@ -72,7 +72,7 @@ func newPart(f *life, h *Partition, l *Log) *part {
 	name := h.name.String()
 	p.fetcher = replica.NewFetcher(l.log, replica.FetcherOptions{ID: h.id, Name: name, Node: f.n.id, BrokerEpoch: f.epoch,
 		Session: uint64(f.epoch) << 32, Recovery: c.o.Recovery, MaxBytes: int32(c.o.FetchBytes), Backoff: c.o.FetchBackoff, Logger: c.o.Logger})
-	p.p = isr.New(isr.Options{ID: h.id, Name: name, Node: f.n.id, BrokerEpoch: f.epoch, Registered: f.epoch, Log: l.log,
+	p.p = isr.New(isr.Options{ID: h.id, Name: name, Node: f.n.id, BrokerEpoch: f.epoch, Log: l.log,
 		Fetcher: p.fetcher, Lease: &f.lease, Nodes: f, LagMax: c.o.LagMax, Resend: min(time.Second, c.o.SessionTimeout),
 		MaxWaiters: c.o.MaxWaiters, Logger: c.o.Logger})
 	l.synced = p.runSynced

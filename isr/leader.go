@@ -47,7 +47,9 @@ type follower struct {
 	parked        bool
 
 	// The lag clock (A6): time of the last fetch, the largest LEO of the leader at
-	// one, and when the follower had everything, by what it showed since.
+	// one, and when the follower had everything, by what it showed since; all in one
+	// life.
+	clockOf   int64
 	lastFetch time.Time
 	lastLEO   int64
 	caughtUp  time.Time
@@ -108,7 +110,7 @@ func (p *Partition) takeLocked(r *partition.Record) {
 		if f := p.find(node); f != nil {
 			return f
 		}
-		f := follower{node: node, known: -1, brokerEpoch: -1, leo: -1}
+		f := follower{node: node, known: -1, brokerEpoch: -1, clockOf: -1, leo: -1}
 		for i := range old {
 			if old[i].node == node {
 				f = old[i]
@@ -280,8 +282,8 @@ func (p *Partition) fetch(q *partition.Fetch, again, mayPark bool, now time.Time
 	if len(a.Records) == 0 && l.LogEndOffset() > a.LEO {
 		return false, false
 	}
-	if f.brokerEpoch != q.BrokerEpoch && !(f.in && f.member.BrokerEpoch == q.BrokerEpoch) {
-		f.lastFetch, f.lastLEO, f.caughtUp = time.Time{}, 0, time.Time{}
+	if f.clockOf != q.BrokerEpoch {
+		f.clockOf, f.lastFetch, f.lastLEO, f.caughtUp = q.BrokerEpoch, time.Time{}, 0, time.Time{}
 	}
 	f.brokerEpoch, f.logID, f.session, f.seq = q.BrokerEpoch, q.LogID, q.Session, q.Seq
 	f.known = max(f.known, q.BrokerEpoch)

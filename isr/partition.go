@@ -28,7 +28,6 @@ type Options struct {
 	Name        string // for log lines
 	Node        int32
 	BrokerEpoch int64
-	Registered  int64 // revision of the registration; older records are not acted on (R5)
 	Log         *replica.Log
 	Fetcher     *replica.Fetcher // nil for one that never follows
 	// Lease is the node's; nil holds for ever (R28).
@@ -181,8 +180,9 @@ func (p *Partition) Log() *replica.Log { return p.o.Log }
 func (p *Partition) Fetcher() *replica.Fetcher { return p.o.Fetcher }
 
 // Update takes a record of the coordinator: the replica leads, follows or waits
-// accordingly (A1, A10, A14). Records older than the last one or than the node's
-// registration are passed over (R5). It may write and wait for the disk.
+// accordingly (A1, A10, A14). Records older than the last one are passed over. The
+// caller hands in only what it read from the coordinator after the node's
+// registration (R5); the record may be older. It may write and wait for the disk.
 //
 // Errors: ErrStepBack; replica.ErrBusy, after which Tick tries again; another
 // error of the log, after which the replica does not lead.
@@ -198,8 +198,6 @@ func (p *Partition) updateLocked(r *partition.Record, now time.Time, fx *Effects
 	switch {
 	case r.ID != p.o.ID:
 		return fmt.Errorf("update partition %s: record of %s", p.o.ID, r.ID)
-	case r.Revision < p.o.Registered:
-		return nil
 	case v != nil && (r.PartitionEpoch < v.PartitionEpoch || r.PartitionEpoch == v.PartitionEpoch && !p.redo):
 		return nil
 	case v != nil && r.LeaderEpoch < v.LeaderEpoch:
@@ -256,7 +254,7 @@ func (p *Partition) takeLead(r *partition.Record, now time.Time, fx *Effects) er
 	p.takeLocked(r)
 	for i := range p.followers {
 		if f := &p.followers[i]; f.in {
-			f.caughtUp = now // a full period
+			f.caughtUp, f.clockOf = now, f.member.BrokerEpoch // a full period
 		}
 	}
 	fx.Moved |= MovedLeader | MovedISR

@@ -110,7 +110,7 @@ func newDesk(t testing.TB, o deskOptions) *desk {
 		d.nodes[n] = partition.Node{ID: n, BrokerEpoch: 10 + int64(n)}
 		d.rec.ISR = append(d.rec.ISR, d.peers[n].member)
 	}
-	d.o = Options{ID: testID, Name: "t-3", Node: 1, BrokerEpoch: 11, Registered: 50, Log: d.log, Fetcher: replica.NewFetcher(d.log, replica.FetcherOptions{ID: testID, Node: 1}),
+	d.o = Options{ID: testID, Name: "t-3", Node: 1, BrokerEpoch: 11, Log: d.log, Fetcher: replica.NewFetcher(d.log, replica.FetcherOptions{ID: testID, Node: 1}),
 		Lease: d.lease, Nodes: d.nodes, LagMax: lagMax, Guards: &o.guards}
 	d.p = New(d.o)
 	if !o.noLead {
@@ -469,7 +469,6 @@ func TestWhoLeads(t *testing.T) {
 		{"an earlier life", deskOptions{}, func(d *desk) { d.rec.ISR[0].BrokerEpoch = 3 }, Declined, nil},
 		{"log of a newer epoch", deskOptions{}, func(d *desk) { d.log.BeginEpoch(9) }, Declined, ErrStepBack},
 		{"closed log", deskOptions{}, func(d *desk) { d.log.Close(t0) }, Declined, replica.ErrClosed},
-		{"record older than the registration", deskOptions{}, func(d *desk) { d.rec.Revision = 49 }, Idle, nil},
 		{"another leads", deskOptions{}, func(d *desk) { d.rec.Leader = 2 }, Following, nil},
 		{"another leads, log of a newer epoch", deskOptions{}, func(d *desk) { d.rec.Leader = 2; d.log.BeginEpoch(9) }, Idle, ErrStepBack},
 		{"nobody leads", deskOptions{}, func(d *desk) {
