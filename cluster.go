@@ -35,8 +35,10 @@ var (
 	// ErrNodeDown means that a node is not running, or is already.
 	ErrNodeDown = errors.New("node is not running")
 	ErrNodeUp   = errors.New("node is running")
-	// ErrNoTopic means that a cluster has no topic of this name.
-	ErrNoTopic = errors.New("no such topic")
+	// ErrNoTopic means that a cluster has no topic of this name, ErrTopicExists that
+	// it has one.
+	ErrNoTopic     = isr.ErrUnknownTopic
+	ErrTopicExists = isr.ErrTopicExists
 )
 
 // ClusterOptions of a cluster. The zero value is three nodes that keep every
@@ -67,6 +69,10 @@ type ClusterOptions struct {
 	// DeleteDelay is how long the files of a deleted partition stay. Default 1 min,
 	// below 0 none.
 	DeleteDelay time.Duration
+	// SlowDisk is how much longer each sync of a node takes than its disk does: for
+	// tests of what is built on a cluster. nil is no longer. It is called by several
+	// goroutines at a time.
+	SlowDisk func(node int) time.Duration
 	// Logger takes what an operator should see. Default: discards.
 	Logger *slog.Logger
 }
@@ -389,7 +395,7 @@ func (c *Cluster) logOptions(config map[string]string) (Options, error) {
 // CreateTopic makes a topic and returns once all of its partitions have leaders
 // that take appends, or ctx ends; the topic is there in either case.
 //
-// Errors: fs.ErrExist; a field of TopicOptions that is out of range, or more
+// Errors: ErrTopicExists; a field of TopicOptions that is out of range, or more
 // replicas than nodes that are up; ErrClosed; that of ctx.
 func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) error {
 	if c.closed() {
@@ -424,7 +430,7 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	spec := isr.TopicSpec{Replicas: o.Replicas, Partitions: int32(o.Partitions), ReplicationFactor: rf,
 		MinISR: int32(o.MinISR), Config: encodeOptions(opts)}
 	if _, _, err := c.ctl.CreateTopic(name, spec, time.Now()); err != nil {
-		return fmt.Errorf("create topic %q: %w", name, err)
+		return err
 	}
 	c.runWatch()
 	for i := range o.Partitions {
@@ -454,7 +460,7 @@ func (c *Cluster) DeleteTopic(name string) error {
 		return fmt.Errorf("delete topic %q: %w", name, ErrNoTopic)
 	}
 	if err := c.ctl.DeleteTopic(name, time.Now()); err != nil {
-		return fmt.Errorf("delete topic %q: %w", name, err)
+		return err
 	}
 	c.runWatch()
 	return nil

@@ -25,7 +25,8 @@ type Node struct {
 	id  int32
 	dir string
 
-	changing sync.Mutex // one start or stop at a time
+	changing sync.Mutex  // one start or stop at a time
+	paused   atomic.Bool // tests: replicas ask their leaders for nothing
 	life     atomic.Pointer[life]
 }
 

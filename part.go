@@ -76,6 +76,9 @@ func newPart(f *life, h *Partition, l *Log) *part {
 		Fetcher: p.fetcher, Lease: &f.lease, Nodes: f, LagMax: c.o.LagMax, Resend: min(time.Second, c.o.SessionTimeout),
 		MaxWaiters: c.o.MaxWaiters, Logger: c.o.Logger})
 	l.synced = p.runSynced
+	if slow := c.o.SlowDisk; slow != nil {
+		l.slow = func() time.Duration { return slow(int(f.n.id)) }
+	}
 	l.begin()
 	return p
 }
@@ -152,7 +155,7 @@ func (p *part) workLocked(inline bool) (more bool) {
 		p.apply(&p.fx, false)
 		p.f.alarm.pull(&p.due, next)
 	}
-	if p.leader == partition.None {
+	if p.leader == partition.None || p.f.n.paused.Load() {
 		return false
 	}
 	return p.followLocked(inline, now)

@@ -108,7 +108,7 @@ func (h *Partition) wakeAll() {
 // leading is the leader if it is up, as far as is known here.
 func (h *Partition) leading() *part {
 	r := h.record.Load()
-	if r == nil || r.Leader < 0 || int(r.Leader) >= len(h.parts) {
+	if r == nil || r.Leader < 0 || int(r.Leader) >= len(h.parts) || h.gone.Load() {
 		return nil
 	}
 	return h.parts[r.Leader].Load()

@@ -153,11 +153,15 @@ type Log struct {
 	due      *time.Timer // of maintain; used by it alone, and by Close behind it
 	interval time.Duration
 	ticking  atomic.Bool // under Interval: sync is due within interval
-	synced   func()      // after each sync that was led; nil for a log that is no replica
-	folder   *Folder     // nil for a log of its own
-	name     TopicPartition
-	closer   sync.Once
-	err      error
+	// Of a replica, else nil: what follows each sync that was led, and how much longer
+	// it takes than the disk does.
+	synced func()
+	slow   func() time.Duration
+
+	folder *Folder // nil for a log of its own
+	name   TopicPartition
+	closer sync.Once
+	err    error
 }
 
 // Open opens the log in directory dir, making it if there is none, and recovers
@@ -434,7 +438,11 @@ func (l *Log) leadLocked(start func() *replica.Sync) bool {
 	}
 	s := start()
 	if s != nil {
-		l.log.FinishSync(s, s.Wait())
+		err := s.Wait()
+		if l.slow != nil {
+			time.Sleep(l.slow())
+		}
+		l.log.FinishSync(s, err)
 		if l.synced != nil {
 			l.synced()
 		}
