@@ -247,31 +247,55 @@ func PeekSize(p []byte) (size int, ok bool) {
 // Errors wrap ErrTooShort, ErrMagic, ErrChecksum or ErrInvalid, the first that
 // applies; but a magic 0 or 1 message set, even a cut one, is ErrMagic.
 func Check(p []byte) (Batch, error) {
-	size, ok := PeekSize(p)
-	switch {
-	case len(p) < prefixSize:
-		return nil, batchError(ErrTooShort, "bytes present", 0, int64(len(p)), atLeast, prefixSize)
-	case ok && len(p) > magicAt && p[magicAt] < Magic:
-		return nil, legacyMagicError(p[magicAt])
-	case size < HeaderSize:
-		return nil, batchError(ErrTooShort, "batch size", lengthAt, int64(size), atLeast, HeaderSize)
-	case size > len(p):
-		return nil, batchError(ErrTooShort, "bytes present", lengthAt, int64(len(p)), atLeast, int64(size))
+	size, err := checkSize(p, len(p))
+	if err != nil {
+		return nil, err
 	}
 	b := Batch(p[:size:size])
-	if b.Magic() != Magic {
-		return nil, batchError(ErrMagic, "magic", magicAt, int64(b.Magic()), want, Magic)
-	}
 	if crc := b.ComputeCRC(); crc != b.CRC() {
 		return nil, batchError(ErrChecksum, "crc-32c", crcAt, int64(b.CRC()), want, int64(crc))
 	}
-	if b.Count() < 0 {
-		return nil, batchError(ErrInvalid, "records count", countAt, int64(b.Count()), atLeast, 0)
-	}
-	if b.LastOffsetDelta() < 0 {
-		return nil, batchError(ErrInvalid, "last offset delta", lastDeltaAt, int64(b.LastOffsetDelta()), atLeast, 0)
+	if err := b.checkCounts(); err != nil {
+		return nil, err
 	}
 	return b, nil
+}
+
+// CheckHeader is Check without the checksum, of a batch whose header alone is in
+// p and of which so many bytes are present. It returns the size.
+func CheckHeader(p []byte, present int) (size int, err error) {
+	if size, err = checkSize(p, present); err == nil {
+		err = Batch(p).checkCounts()
+	}
+	return size, err
+}
+
+func checkSize(p []byte, present int) (size int, err error) {
+	size, ok := PeekSize(p)
+	switch {
+	case len(p) < prefixSize:
+		return 0, batchError(ErrTooShort, "bytes present", 0, int64(len(p)), atLeast, prefixSize)
+	case ok && len(p) > magicAt && p[magicAt] < Magic:
+		return 0, legacyMagicError(p[magicAt])
+	case size < HeaderSize:
+		return 0, batchError(ErrTooShort, "batch size", lengthAt, int64(size), atLeast, HeaderSize)
+	case size > present || len(p) < HeaderSize:
+		return 0, batchError(ErrTooShort, "bytes present", lengthAt, int64(present), atLeast, int64(size))
+	}
+	if m := Batch(p).Magic(); m != Magic {
+		return 0, batchError(ErrMagic, "magic", magicAt, int64(m), want, Magic)
+	}
+	return size, nil
+}
+
+func (b Batch) checkCounts() error {
+	if b.Count() < 0 {
+		return batchError(ErrInvalid, "records count", countAt, int64(b.Count()), atLeast, 0)
+	}
+	if b.LastOffsetDelta() < 0 {
+		return batchError(ErrInvalid, "last offset delta", lastDeltaAt, int64(b.LastOffsetDelta()), atLeast, 0)
+	}
+	return nil
 }
 
 // IncSequence returns the sequence n after s, for n ≥ 0: 0 follows 2^31-1.

@@ -356,7 +356,7 @@ func (l *Log) rollLocked(base int64) error {
 // the end or its epoch goes back.
 func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	if origin == Follower {
-		return l.appendFollower(b, now.UnixMilli())
+		return l.appendFollower(b, demand{epoch: math.MaxInt32, gaps: true}, now.UnixMilli())
 	}
 	check := l.checkTrusted
 	if origin == Client {
@@ -456,93 +456,247 @@ func (l *Log) copyLocked(s *segment.Segment, b record.Batch, base int64, epoch i
 // ErrOrder means that a follower's batch does not go on where the log ends.
 var ErrOrder = segment.ErrOrder
 
+// demand is what a follower asks of its leader's batches beside what they say of
+// themselves.
+type demand struct {
+	epoch int32 // none is of a later one
+	gaps  bool  // the topic is compacted: offsets may be missing
+}
+
 // appendFollower appends the leader's batches as they are (log-format §2.8,
-// replication A5). Base offset and leader epoch lie outside the checksum; the
-// order checks here are all that guards them. Gaps are taken: a compacted
-// leader has them.
-func (l *Log) appendFollower(b []byte, nowMs int64) (a Appended, err error) {
+// replication A5): they are copied, and the copy is validated. Base offset and
+// leader epoch lie outside the checksum; the order checks here are all that
+// guards them.
+func (l *Log) appendFollower(src []byte, d demand, nowMs int64) (a Appended, err error) {
 	a.Base = l.LogEndOffset()
 	a.End = a.Base
-	for len(b) > 0 {
-		batch, err := record.Check(b)
+	for len(src) > 0 {
+		n, err := l.appendRun(src, d, nowMs, &a)
 		if err != nil {
-			return a, fmt.Errorf("append from leader at offset %d: %w", a.End, err)
-		}
-		if err := l.appendOne(batch, nowMs, &a); err != nil {
 			return a, err
 		}
-		b = b[len(batch):]
+		src = src[n:]
 	}
 	return a, nil
 }
 
-func (l *Log) appendOne(b record.Batch, nowMs int64, a *Appended) error {
-	base, last, epoch := b.BaseOffset(), b.LastOffset(), b.LeaderEpoch()
-	in := incoming{n: len(b), base: base, last: last, ts: b.MaxTimestamp(), now: nowMs}
-	if base < 0 || last < base || last == math.MaxInt64 {
-		return fmt.Errorf("append from leader: %w: batch %d to %d", ErrOrder, base, last)
+// head is what the header of a leader's batch says.
+type head struct {
+	size       int
+	base, last int64
+	maxTs      int64
+	epoch      int32
+	produced   bool
+}
+
+// readHead reads the header at the start of src, which may be the leader's map.
+func readHead(src []byte) (h head, err error) {
+	var b [record.HeaderSize]byte
+	n := min(len(src), len(b))
+	if err = copyOut(b[:n], src[:n]); err == nil {
+		h, err = headOf(b[:n], len(src))
+	}
+	return h, err
+}
+
+func headOf(b record.Batch, present int) (h head, err error) {
+	if h.size, err = record.CheckHeader(b, present); err != nil {
+		return h, err
+	}
+	h.base, h.last, h.epoch = b.BaseOffset(), b.LastOffset(), b.LeaderEpoch()
+	h.maxTs, h.produced = b.MaxTimestamp(), b.HasProducer()
+	if h.base < 0 || h.last < h.base || h.last == math.MaxInt64 {
+		err = fmt.Errorf("%w: batch %d to %d", ErrOrder, h.base, h.last)
+	}
+	return h, err
+}
+
+// appendRun appends the first batch of src and those that may follow it by one
+// copy. It returns their size; a.End moves with what was appended.
+func (l *Log) appendRun(src []byte, d demand, nowMs int64, a *Appended) (n int, err error) {
+	h, err := readHead(src)
+	if err != nil {
+		return 0, fmt.Errorf("append from leader at offset %d: %w", a.End, err)
 	}
 	l.appendMu.Lock()
-	for {
+	s, err := l.roomForLocked(src[:h.size], &h, d, nowMs)
+	if err != nil {
+		l.appendMu.Unlock()
+		return 0, err
+	}
+	end := s.End()
+	n = h.size
+	if h.base == end { // a gap is in the slot before more comes behind it: see below
+		l.extendRun(&n, src, s, &h, nowMs)
+	}
+	if h.produced {
+		l.expectLocked(h.base)
+	}
+	err = l.takeRunLocked(s, src[:n], &h)
+	if s.End() == end {
+		l.unlockAppended(err)
+		return 0, err
+	}
+	a.End = s.End()
+	if h.base > end {
+		l.storeSlot() // recovery takes no gap that the slot does not know
+	}
+	l.unlockAppended(nil)
+	return n, err
+}
+
+// roomForLocked returns the segment that the leader's batch b goes to, which may
+// begin a log, an epoch or, behind a gap, a segment: only a good batch does.
+// appendMu is held, but not all the time.
+func (l *Log) roomForLocked(b []byte, h *head, d demand, nowMs int64) (*segment.Segment, error) {
+	in := incoming{n: h.size, base: h.base, last: h.last, ts: h.maxTs, now: nowMs}
+	for good := false; ; {
 		if err := l.writable(); err != nil {
-			l.appendMu.Unlock()
-			return err
+			return nil, err
 		}
 		if l.heldAt.Load() >= 0 {
-			l.appendMu.Unlock()
-			return ErrHeld
+			return nil, ErrHeld
 		}
-		s := l.active.Load()
+		s, newest := l.active.Load(), l.epochs.last()
 		end := s.End()
-		if base < end {
-			if first := end == l.logStart.Load() && s.Size() == 0 && last >= end; !first {
-				l.appendMu.Unlock()
-				return fmt.Errorf("append from leader: %w: base offset %d, log ends at %d", ErrOrder, base, end)
-			}
-			// The leader's log start lies inside its first batch (A15): begin there.
-			err := l.outsideLocked(func() error { return l.restartAt(base, end) })
-			if err != nil {
-				l.appendMu.Unlock()
-				return err
-			}
-			continue
+		first := h.base < end && end == l.logStart.Load() && s.Size() == 0 && h.last >= end
+		var err error
+		switch {
+		case h.base < end && !first:
+			err = fmt.Errorf("%w: base offset %d, log ends at %d", ErrOrder, h.base, end)
+		case h.base > end && !d.gaps:
+			err = fmt.Errorf("%w: base offset %d, log ends at %d and is not compacted", ErrOrder, h.base, end)
+		case h.epoch > d.epoch:
+			err = fmt.Errorf("%w: epoch %d of a leader of epoch %d", ErrOrder, h.epoch, d.epoch)
+		case h.epoch >= 0 && h.epoch < newest.Epoch && !first:
+			err = fmt.Errorf("%w: epoch %d behind epoch %d", ErrOrder, h.epoch, newest.Epoch)
 		}
-		newest := l.epochs.last()
-		if epoch >= 0 && epoch < newest.Epoch {
-			l.appendMu.Unlock()
-			return fmt.Errorf("append from leader at offset %d: %w: epoch %d behind epoch %d", base, ErrOrder, epoch, newest.Epoch)
+		begins := h.epoch >= 0 && (h.epoch > newest.Epoch || h.base < newest.StartOffset)
+		if err == nil && !good && (h.base != end || begins) {
+			err = checkCopy(b)
+			good = true
 		}
-		if epoch >= 0 && (epoch > newest.Epoch || base < newest.StartOffset) && l.ready(s, len(b), l.takesLocked(s, &in)) {
-			// On disk before the append goes on, so that recovery knows every epoch.
-			if err := l.outsideLocked(func() error { return l.followEpoch(epoch, base) }); err != nil {
-				l.appendMu.Unlock()
-				return err
-			}
-			continue
-		}
-		ok, err := l.fitLocked(s, &in)
 		if err != nil {
-			l.appendMu.Unlock()
-			return err
+			return nil, fmt.Errorf("append from leader at offset %d: %w", end, err)
 		}
-		if !ok {
-			continue
+		switch {
+		case first: // the leader's log start lies inside its first batch (A15): begin there
+			err = l.outsideLocked(func() error { return l.restartAt(h.base, end) })
+		case begins && l.ready(s, h.size, l.takesLocked(s, &in)):
+			// On disk before the append goes on, so that recovery knows every epoch.
+			err = l.outsideLocked(func() error { return l.followEpoch(h.epoch, h.base) })
+		default:
+			var ok bool
+			if ok, err = l.fitLocked(s, &in); ok {
+				return s, err
+			}
 		}
-		produced := b.HasProducer()
-		if produced {
-			l.expectLocked(base)
+		if err != nil {
+			return nil, err
 		}
-		if err = l.copyLocked(s, b, base, epoch); err == nil && produced {
-			l.prod.table.Update(b, base)
+	}
+}
+
+// checkCopy checks a copy of a batch: before what cannot be taken back.
+func checkCopy(b []byte) error {
+	c := make([]byte, len(b))
+	err := copyOut(c, b)
+	if err == nil {
+		_, err = record.Check(c)
+	}
+	return err
+}
+
+// maxRun bounds what is copied before it is validated.
+const maxRun = 1 << 20
+
+// extendRun adds to the n bytes of the batch h those behind it in src that follow
+// it in s without more ado: of its epoch, without a gap, allocated. What is wrong
+// with the one that does not, the next run will say.
+func (l *Log) extendRun(n *int, src []byte, s *segment.Segment, h *head, nowMs int64) {
+	size := s.Size()
+	if size == 0 {
+		return // the age of the segment is that of its first batch
+	}
+	var fault error // as if src ended there
+	defer mmap.Guard(src, &fault, debug.SetPanicOnFault(true))
+	room := min(s.Allocated()-size, maxRun)
+	for last := h.last; *n < len(src); {
+		rest := src[*n:]
+		g, err := headOf(rest[:min(len(rest), record.HeaderSize)], len(rest))
+		in := incoming{n: *n + g.size, base: g.base, last: g.last, ts: g.maxTs, now: nowMs}
+		if err != nil || g.base != last+1 || g.epoch != h.epoch || int64(in.n) > room || !l.takesLocked(s, &in) {
+			return
 		}
-		if err == nil && base > end {
-			l.storeSlot() // recovery takes no gap that the slot does not know
+		*n, last = in.n, g.last
+		h.produced = h.produced || g.produced
+	}
+}
+
+// takeRunLocked copies a run of batches behind the end of s, validates the copy and
+// commits what is good, up to the first that is not.
+func (l *Log) takeRunLocked(s *segment.Segment, src []byte, h *head) error {
+	if l.o.Sync == Always {
+		b := l.gatherLocked(len(src))
+		if err := copyOut(b, src); err != nil {
+			return fmt.Errorf("append from leader: %w", err)
 		}
-		l.unlockAppended(err)
-		if err == nil {
-			a.End = last + 1
+		good, err := checkRun(b, h)
+		if good > 0 {
+			if err := s.WriteAtEnd(b[:good]); err != nil {
+				return l.fail("append", err)
+			}
+			l.commitRunLocked(s, b[:good])
 		}
 		return err
+	}
+	err, own := l.mapRunLocked(s, src, h)
+	if own != nil {
+		return l.fail("append", own)
+	}
+	return err
+}
+
+// mapRunLocked is takeRunLocked in the map. own is a fault there.
+func (l *Log) mapRunLocked(s *segment.Segment, src []byte, h *head) (err, own error) {
+	b := s.Reserve(len(src))
+	defer mmap.Guard(b, &own, debug.SetPanicOnFault(true))
+	good := 0
+	if err = copyOut(b, src); err != nil {
+		err = fmt.Errorf("append from leader: %w", err)
+	} else {
+		good, err = checkRun(b, h)
+	}
+	clear(b[good:])
+	l.commitRunLocked(s, b[:good])
+	return err, nil
+}
+
+// checkRun validates a copy that begins with the batch h: it is as it looked before
+// it was copied, and whole. It returns the size of what is good.
+func checkRun(p []byte, h *head) (good int, err error) {
+	for due := h.base; good < len(p); {
+		b, err := record.Check(p[good:])
+		if err == nil && (b.BaseOffset() != due || b.LeaderEpoch() != h.epoch || b.LastOffset() < due || b.LastOffset() == math.MaxInt64) {
+			err = fmt.Errorf("%w: batch %d to %d of epoch %d", ErrOrder, b.BaseOffset(), b.LastOffset(), b.LeaderEpoch())
+		}
+		if err != nil {
+			return good, fmt.Errorf("append from leader at offset %d: %w", due, err)
+		}
+		good, due = good+len(b), b.NextOffset()
+	}
+	return good, nil
+}
+
+func (l *Log) commitRunLocked(s *segment.Segment, p []byte) {
+	for len(p) > 0 {
+		n, _ := record.PeekSize(p)
+		b := record.Batch(p[:n])
+		l.commitLocked(s, n, b.LastOffset(), b.MaxTimestamp())
+		if b.HasProducer() {
+			l.prod.table.Update(b, b.BaseOffset())
+		}
+		p = p[n:]
 	}
 }
 
