@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
+	"github.com/tidemark-log/tidemark/partition"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/segment"
 )
@@ -271,6 +272,11 @@ type Log struct {
 	slot   *slot
 	epochs *epochCache
 	prod   producers
+
+	last struct { // how the last life ended; see Evidence
+		evidence partition.Evidence
+		end      int64
+	}
 
 	closeOnce sync.Once
 	closeErr  error

@@ -17,6 +17,7 @@ import (
 	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
 	"github.com/tidemark-log/tidemark/internal/vfs"
+	"github.com/tidemark-log/tidemark/partition"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/segment"
 )
@@ -145,6 +146,7 @@ func (r *recovery) run() (err error) {
 	if err := r.find(); err != nil {
 		return err
 	}
+	l.last.evidence, l.last.end = r.evidence(), r.end
 	if l.o.ReadOnly || l.Damage() != nil {
 		return r.publish()
 	}
@@ -973,6 +975,57 @@ func (r *recovery) publish() error {
 	return nil
 }
 
+// evidence is how the last life of the log ended, provided that all up to the end
+// is on disk (R4).
+func (r *recovery) evidence() partition.Evidence {
+	clean := r.old.flags&flagClean != 0
+	switch {
+	case r.l.Damage() != nil || r.holed || r.failed:
+		return partition.Suspect
+	case !r.slot && len(r.sizes) == 0:
+		return partition.Clean // it was never there: nothing was confirmed
+	case !r.slot || clean && !r.boot:
+		return partition.Suspect // another directory's, or somebody wrote since
+	case clean:
+		return partition.Clean
+	case r.sameBoot():
+		return partition.Intact
+	case r.old.flags&flagAlways != 0 && r.end >= r.hwc():
+		return partition.Intact // nothing above syncedEnd was confirmed, and that is damage if it is gone
+	}
+	return partition.Suspect
+}
+
+// always is flagAlways if the log is still, or as a new one, under Always.
+func (r *recovery) always() uint64 {
+	switch {
+	case r.l.o.Sync != Always:
+		return 0
+	case r.slot:
+		return r.old.flags & flagAlways
+	case len(r.sizes) == 0:
+		return flagAlways
+	}
+	return 0
+}
+
+// Evidence is how the last life of the log ended (R4): Clean after a Close, or for
+// a log that was just made; Intact if everything that may have been confirmed is
+// there; else Suspect. What the last life of this boot left in the page cache is
+// made durable first, since until then it cannot be counted on (R7): call it
+// before the log is used, and expect it to take as long as a sync does.
+func (l *Log) Evidence() partition.Evidence {
+	if l.last.evidence == partition.Intact && l.sync.end.Load() < l.last.end {
+		if err := l.SyncNow(); err != nil {
+			return partition.Suspect
+		}
+	}
+	if l.Err() != nil {
+		return partition.Suspect
+	}
+	return l.last.evidence
+}
+
 // hwc is the high watermark as found (replication §0), −1 if there is none.
 func (r *recovery) hwc() int64 {
 	cp := r.l.o.Checkpoints
@@ -993,7 +1046,7 @@ func (r *recovery) hwc() int64 {
 // mend. Such a log sleeps until something is to be changed.
 func (r *recovery) calm() bool {
 	n := len(r.list)
-	if !r.slot || !r.boot || r.old.flags&^flagNoProducers != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
+	if !r.slot || !r.boot || r.old.flags&^(flagNoProducers|flagAlways) != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
 		return false
 	}
 	for _, s := range r.list[:n-1] {
@@ -1020,7 +1073,7 @@ func (r *recovery) calm() bool {
 func (r *recovery) sleep() error {
 	l := r.l
 	st := r.old
-	st.boot, st.flags = l.o.FS.BootID(), st.flags&flagNoProducers
+	st.boot, st.flags = l.o.FS.BootID(), st.flags&flagNoProducers|r.always()
 	l.slot = sleepingSlot(l.o.FS, l.dir, st, l.o.Maps.Add)
 	l.sync.settled.Store(st.settledEnd)
 	if err := r.publish(); err != nil {
@@ -1108,7 +1161,7 @@ func (r *recovery) settle() error {
 	st.syncedEnd = max(start, min(r.old.syncedEnd, r.end))
 	st.syncedHW = min(st.hw, st.syncedEnd)
 	st.settledEnd = min(st.settledEnd, r.end)
-	st.flags &= flagFailed | flagCut | flagEmpty
+	st.flags = st.flags&(flagFailed|flagCut|flagEmpty) | r.always()
 	if l.prod.emptyTo == noProducers {
 		st.flags |= flagNoProducers
 	}
@@ -1191,7 +1244,7 @@ func (r *recovery) settle() error {
 	}
 	l.hw.Store(max(start, min(r.hwc(), l.CountedEnd())))
 	l.slot.mu.Lock()
-	l.slot.s.flags &= flagNoProducers
+	l.slot.s.flags &= flagNoProducers | flagAlways
 	l.slot.mu.Unlock()
 	l.storeSlot()
 	if r.failed || r.holed {

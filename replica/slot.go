@@ -62,6 +62,7 @@ const (
 	flagEmpty  = 1 << 3 // and that is everything: the log begins anew at logStart
 
 	flagNoProducers = 1 << 4 // no batch below the end, or syncedEnd after a power cut, has a producer
+	flagAlways      = 1 << 5 // the log has been under Always ever since it was made
 )
 
 // ErrVersion means that a file of ours was written by a newer release.

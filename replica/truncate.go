@@ -468,8 +468,11 @@ func (l *Log) Drop() error {
 	if h < 0 {
 		return nil
 	}
-	if err := l.Truncate(h); err != nil {
-		return err
+	// With nothing to cut a log that sleeps sleeps on.
+	if h < l.trueEnd() || l.epochs.last().StartOffset >= h {
+		if err := l.Truncate(h); err != nil {
+			return err
+		}
 	}
 	l.heldAt.Store(-1)
 	return nil

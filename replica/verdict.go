@@ -1,6 +1,10 @@
 package replica
 
-import "sort"
+import (
+	"errors"
+	"fmt"
+	"sort"
+)
 
 // EndOffset answers where an epoch ends in a log with these epochs that ends at
 // leo (log-format §6): the largest known epoch ≤ epoch and the start of the
@@ -24,22 +28,55 @@ func EndOffset(epochs []Epoch, epoch int32, leo int64) (int32, int64) {
 // leader's EndOffset. It is not ok if the follower has no epochs or the leader
 // answers that it knows none as new: it is older than the follower (R13).
 func EpochCut(epochs []Epoch, leo int64, ask func(epoch int32) (int32, int64)) (cut int64, ok bool) {
-	cut = leo
-	for n := len(epochs); n > 0; {
-		e, end := ask(epochs[n-1].Epoch)
-		if e < 0 {
-			return leo, false
+	r := newRounds(epochs, leo)
+	for r.left > 0 {
+		done, err := r.answer(ask(r.question()))
+		if done || err != nil {
+			return r.cut, err == nil
 		}
-		own, ownEnd := EndOffset(epochs, e, leo)
-		if own == e { // e below the first epoch is known too: it ends where that begins
-			return min(cut, end, ownEnd), true
-		}
-		// Cut to the end of the newest epoch below e, and ask again with it. There
-		// is one: e lies above the first.
-		for n > 0 && epochs[n-1].Epoch >= e {
-			n--
-		}
-		cut = min(cut, epochs[n].StartOffset)
 	}
 	return leo, false
+}
+
+var (
+	errOlderLeader = errors.New("leader knows no epoch as new as the log's")
+	errBadAnswer   = errors.New("no answer to the question asked")
+)
+
+// rounds is the epoch rule as questions and answers.
+type rounds struct {
+	epochs []Epoch
+	left   int   // epochs that the leader may know
+	leo    int64 // of the follower
+	cut    int64 // what is above is the follower's own for certain
+}
+
+func newRounds(epochs []Epoch, leo int64) rounds {
+	return rounds{epochs: epochs, left: len(epochs), leo: leo, cut: leo}
+}
+
+// question is the epoch to ask about. There must be one left.
+func (r *rounds) question() int32 { return r.epochs[r.left-1].Epoch }
+
+// answer takes the leader's EndOffset of the question. When it is done cut is the
+// verdict; otherwise there is another question.
+func (r *rounds) answer(e int32, end int64) (done bool, err error) {
+	asked := r.question()
+	switch {
+	case e < 0:
+		return false, errOlderLeader
+	case e > asked || end < 0:
+		return false, fmt.Errorf("%w: epoch %d ends at %d, asked for epoch %d", errBadAnswer, e, end, asked)
+	}
+	if own, ownEnd := EndOffset(r.epochs, e, r.leo); own == e { // e below the first epoch is known too: it ends where that begins
+		r.cut = min(r.cut, end, ownEnd)
+		return true, nil
+	}
+	// Cut to the end of the newest epoch below e, and ask again with it. There
+	// is one: e lies above the first.
+	for r.left > 0 && r.epochs[r.left-1].Epoch >= e {
+		r.left--
+	}
+	r.cut = min(r.cut, r.epochs[r.left].StartOffset)
+	return false, nil
 }
