@@ -198,7 +198,7 @@ func (c *Controller) load(state []byte) error {
 		return fmt.Errorf("it is a %.40q of version %d, want a \"coordinator\" of version 1", h.Tidemark, h.Version)
 	case h.Cluster != c.o.ClusterID:
 		return fmt.Errorf("it is of cluster %.80q, want %q", h.Cluster, c.o.ClusterID)
-	case h.Revision < 0 || h.Producers < 0 || 1+h.Nodes+h.Topics+h.Partitions != len(lines):
+	case min(h.Revision, h.Producers) < 0 || min(h.Nodes, h.Topics, h.Partitions) < 0 || 1+h.Nodes+h.Topics+h.Partitions != len(lines):
 		return fmt.Errorf("the head %+v does not fit %d lines", h, len(lines))
 	}
 	c.revision, c.announced, c.nextID, c.endID = h.Revision, h.Revision, h.Producers, h.Producers
