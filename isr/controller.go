@@ -44,12 +44,14 @@ type ControllerOptions struct {
 	// it will outlive the process. One call runs at a time, without locks that
 	// KeepAlive needs; what changed meanwhile goes with the next. After an error the
 	// change stays unannounced and its caller hears Unknown; each later call and Tick
-	// stores again. nil: the state lives in memory only.
+	// stores again. It must not call the Controller but for KeepAlive and what only
+	// reads. nil: the state lives in memory only.
 	Store func(state []byte) error
 }
 
 // Controller is the coordinator of one process: a state machine that keeps the
-// record of each partition and decides who leads. Safe for concurrent use.
+// record of each partition and decides who leads (docs/replication.md §7). Safe for
+// concurrent use.
 //
 // A change is made in memory first and announced (told by Since and by the answer
 // of the call) once it is stored, so everything anybody has heard of survives. What
