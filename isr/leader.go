@@ -232,6 +232,10 @@ type Answer struct {
 // nothing (I23). With mayPark it may report parked, if there is nothing to give
 // yet: no answer is to be sent then, and the fetch is to be run again, with again
 // set, when Effects.Wake names the replica or the time it may wait is over.
+//
+// Replicas are served without a lease and after Resign too: what they copy is what
+// this leader epoch has, and the more of it they have the less is lost when another
+// leads (A14).
 func (p *Partition) Fetch(q *partition.Fetch, again, mayPark bool, now time.Time, a *Answer, fx *Effects) (parked bool) {
 	p.role.RLock()
 	defer p.role.RUnlock()

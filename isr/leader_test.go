@@ -609,3 +609,34 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 }
+
+// go test ./isr -run '^$' -bench AcksAll
+//
+// One append of one small record and the two fetches each of its two followers
+// that make it committed, without their copies.
+func BenchmarkAcksAll(b *testing.B) {
+	d := newDesk(b, deskOptions{sync: replica.Never, segment: 1 << 30, osDir: b.TempDir()})
+	rec := batch(1, 100, -1, 0)
+	w, a, fx := &Waiter{}, &Answer{}, &Effects{}
+	q := [2]*partition.Fetch{d.request(2, 0), d.request(3, 0)}
+	q[0].LastFetchedEpoch, q[1].LastFetchedEpoch = -1, -1
+	b.ReportAllocs()
+	for b.Loop() {
+		fx.Reset()
+		if err := d.p.Produce(rec, replica.Trusted, -1, 30*time.Second, w, d.now, fx); err != nil {
+			b.Fatal(err)
+		}
+		for _, q := range q {
+			d.p.Fetch(q, true, false, d.now, a, fx)
+			a.View.Release()
+			q.Seq++
+			q.Offset, q.LastFetchedEpoch = w.End, 1
+			if !d.p.Fetch(q, false, true, d.now, a, fx) {
+				b.Fatalf("not parked: %v", a.Code)
+			}
+		}
+		if !w.Finished() {
+			b.Fatal("not acked")
+		}
+	}
+}

@@ -419,14 +419,16 @@ func (p *Partition) Advanced(now time.Time, fx *Effects) {
 // Effects.Tick. It is also to be called when the Roster changed. It may write
 // like Update.
 func (p *Partition) Tick(now time.Time, fx *Effects) (next time.Time) {
-	p.changes.Lock()
-	if p.redo {
-		if err := p.updateLocked(p.view, now, fx); err != nil {
-			p.o.Logger.Warn("record not acted on yet", "partition", p.o.Name, "err", err)
+	redo := false
+	if p.changes.TryLock() { // else a change of role is under way, which may take its time
+		if p.redo {
+			if err := p.updateLocked(p.view, now, fx); err != nil {
+				p.o.Logger.Warn("record not acted on yet", "partition", p.o.Name, "err", err)
+			}
 		}
+		redo = p.redo
+		p.changes.Unlock()
 	}
-	redo := p.redo
-	p.changes.Unlock()
 
 	p.role.RLock()
 	defer p.role.RUnlock()
