@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"testing"
@@ -138,7 +137,7 @@ func TestClusterAlone(t *testing.T) {
 			check("stopped and started")
 			closeCluster(t, c)
 			c = openCluster(t, dir, o)
-			if err := c.CreateTopic(within(t), "events", tidemark.TopicOptions{}); !errors.Is(err, fs.ErrExist) {
+			if err := c.CreateTopic(within(t), "events", tidemark.TopicOptions{}); !errors.Is(err, tidemark.ErrTopicExists) {
 				t.Errorf("create a topic that is there: %v", err)
 			}
 			h, _ = c.Partition("events", 0)

@@ -1,0 +1,47 @@
+package tidemark_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tidemark-log/tidemark"
+)
+
+// go test -run '^$' -bench Cluster -benchtime 2s .
+func BenchmarkCluster(b *testing.B) {
+	for _, size := range []struct{ n, bytes int }{{1, 100}, {1, 1 << 10}, {100, 1 << 10}} {
+		for _, acks := range []tidemark.Acks{tidemark.AcksNone, tidemark.AcksLeader, tidemark.AcksAll} {
+			for _, how := range []string{"records", "idempotent"} {
+				b.Run(fmt.Sprintf("batch=%dx%d/acks=%s/%s", size.n, size.bytes, acks, how), func(b *testing.B) {
+					c := openCluster(b, b.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never, SegmentBytes: 64 << 20, RetentionBytes: 512 << 20}})
+					h := createTopic(b, c, "events", tidemark.TopicOptions{})
+					caughtUp(b, h)
+					p, err := c.NewProducer(tidemark.ProducerOptions{Acks: acks})
+					if err != nil {
+						b.Fatal(err)
+					}
+					recs := make([]tidemark.Record, size.n)
+					for i := range recs {
+						recs[i].Value = make([]byte, size.bytes)
+					}
+					b.SetBytes(int64(size.n * size.bytes))
+					b.ReportAllocs()
+					ctx := b.Context()
+					b.ResetTimer()
+					for range b.N {
+						if how == "records" {
+							_, err = h.Produce(ctx, acks, recs...)
+						} else {
+							_, err = p.Produce(ctx, h, recs...)
+						}
+						if err != nil {
+							b.Fatal(err)
+						}
+					}
+					b.StopTimer()
+					caughtUp(b, h)
+				})
+			}
+		}
+	}
+}

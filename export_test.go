@@ -1,0 +1,14 @@
+package tidemark
+
+// Pause has the replicas of a node ask their leaders for nothing, or do so again.
+func (c *Cluster) Pause(node int, on bool) {
+	n := c.nodes[node]
+	n.paused.Store(on)
+	if f := n.life.Load(); f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, p := range f.parts {
+			p.wake(false)
+		}
+	}
+}
