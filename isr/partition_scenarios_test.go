@@ -891,6 +891,16 @@ func TestS70_PausedLeader(t *testing.T) {
 	}
 }
 
+// TestLateTick: a look that comes a little late, as timers do, forgives nothing.
+func TestLateTick(t *testing.T) {
+	d := newDesk(t, never)
+	d.mustProduce(1)
+	d.tick(lagMax/2 + lagMax/3)
+	if d.tick(lagMax / 2); d.fx.Alter == nil {
+		t.Errorf("nothing proposed %v after the members were last heard of", d.now.Sub(t0))
+	}
+}
+
 func TestS71_FrozenAndLagging(t *testing.T) {
 	d := newDesk(t, never)
 	d.fetch(2, 0)
