@@ -152,7 +152,8 @@ func (p *Partition) maximal() int {
 // raiseLocked moves the high watermark to what everybody has whom it must wait
 // for (A4), and answers the appends it passes.
 func (p *Partition) raiseLocked(now time.Time, fx *Effects) {
-	if p.broken != nil {
+	// After an error that sticks nothing is acked, although others have it (R8).
+	if p.checkLogLocked(now, fx); p.broken != nil {
 		return
 	}
 	l, g := p.o.Log, p.o.Guards

@@ -410,7 +410,6 @@ func (p *Partition) Advanced(now time.Time, fx *Effects) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.raiseLocked(now, fx)
-		p.checkLogLocked(now, fx)
 	}
 }
 

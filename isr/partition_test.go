@@ -661,3 +661,20 @@ func TestStatusOfNothing(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFailedLogAcksNothing: an append that everybody has is not acked once the
+// leader's log has failed for another reason than that append (R8).
+func TestFailedLogAcksNothing(t *testing.T) {
+	d := newDesk(t, deskOptions{sync: replica.Never})
+	all := d.mustProduce(-1)
+	d.fetch(3, 1)
+	d.mem.Kill()
+	if err := d.log.SyncNow(); err == nil {
+		t.Fatal("the disk is gone, and the sync went well")
+	}
+	d.fetch(2, 1)
+	wantAck(t, all, partition.NotLeader)
+	if !d.fx.Decline && d.p.Status().Resigned == nil {
+		t.Error("leads on")
+	}
+}

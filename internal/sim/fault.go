@@ -1,0 +1,330 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tidemark-log/tidemark/internal/vfs"
+)
+
+// FaultKind is a kind of fault, or a set of them.
+type FaultKind uint32
+
+const (
+	Kill      FaultKind = 1 << iota // F1, at once
+	KillInOp                        // F1, between two disk operations
+	KillAfter                       // F1, right after something changed
+	Power                           // F2, at once
+	PowerInOp                       // F2, between two disk operations
+	PowerMany                       // F3
+	Pause                           // F4
+	Split                           // F5: nodes into two groups
+	NoCoord                         // F5: a node without coordinator
+	OneWay                          // F6
+	SlowNet                         // F7
+	CoordAway                       // F9
+	CoordSlow                       // F10
+	DiskFull                        // F13
+	DiskError                       // F14
+	SlowDisk                        // F15
+	Restart                         // F19: controlled stops
+	KillMany                        // F1 for several at once
+	faultKinds
+)
+
+var faultNames = []string{"F1 kill", "F1 kill in a disk operation", "F1 kill after a change", "F2 power cut", "F2 power cut in a disk operation",
+	"F3 power cut of many", "F4 pause", "F5 split", "F5 no coordinator", "F6 one way", "F7 slow network", "F9 coordinator away",
+	"F10 coordinator slow", "F13 disk full", "F14 disk error", "F15 slow disk", "F19 controlled stop", "F1 kill of many"}
+
+func (k FaultKind) String() string {
+	var s []string
+	for i, name := range faultNames {
+		if k&(1<<i) != 0 {
+			s = append(s, name)
+		}
+	}
+	return strings.Join(s, ", ")
+}
+
+// Fault is one fault of a schedule.
+type Fault struct {
+	At    int64 // virtual ns
+	Kind  FaultKind
+	Nodes uint32 // set of nodes
+	For   int64  // how long, or how long a killed node stays down
+	N     int    // which disk operation, or which change
+	Seed  uint64 // of what a power cut keeps and the like
+}
+
+func (f Fault) String() string {
+	return fmt.Sprintf("%v %v nodes %b for %v n %d", time.Duration(f.At), f.Kind, f.Nodes, time.Duration(f.For), f.N)
+}
+
+// horizon is how far a schedule reaches.
+const horizon = 200 * sec
+
+func drawSchedule(r *rand.Rand, c *config) []Fault {
+	var list []Fault
+	if c.faultGap == 0 || c.kinds == 0 {
+		return nil
+	}
+	var kinds []FaultKind
+	for k := FaultKind(1); k < faultKinds; k <<= 1 {
+		if c.kinds&k != 0 {
+			kinds = append(kinds, k)
+		}
+	}
+	for at := 500*ms + exp(r, c.faultGap); at < horizon; at += exp(r, c.faultGap) {
+		f := Fault{At: at, Kind: pick(r, kinds...), Seed: r.Uint64(), N: r.IntN(40)}
+		f.For = pick(r, 20*ms, 200*ms, c.ttl/2, c.ttl*3/2, c.lagMax*2)
+		f.For += exp(r, f.For/2)
+		f.Nodes = 1 << r.IntN(c.nodes)
+		if many := r.Uint32N(1<<c.nodes-1) + 1; f.Kind&(PowerMany|KillMany|Split) != 0 {
+			f.Nodes = many
+			if r.IntN(2) == 0 && f.Kind != Split {
+				f.Nodes = 1<<c.nodes - 1
+			}
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// crashMode says how a node dies.
+type crashMode uint8
+
+const (
+	byKill crashMode = iota
+	byPower
+)
+
+func (m crashMode) String() string { return [...]string{"kill", "power cut"}[m] }
+
+// change is something that happened on a node; a fault can wait for it.
+type change uint8
+
+const (
+	onAppend change = iota
+	onHW
+	onLead
+	onFollow
+	onAlter
+	onAck
+	onCut
+	onRegister
+	onSynced
+	changes
+)
+
+// armed is a crash that waits.
+type armed struct {
+	on    bool
+	what  change
+	left  int
+	mode  crashMode
+	down  int64
+	rng   *rand.Rand
+	fired bool
+}
+
+// crashed is the panic by which a node dies between two disk operations.
+type crashed struct {
+	mode crashMode
+	down int64
+	img  *vfs.Mem
+	how  string
+}
+
+func (w *world) inject(i int) {
+	f := &w.schedule[i]
+	if w.calm {
+		return
+	}
+	w.cov.add(f.Kind.String())
+	w.tracef("FAULT %v", f)
+	rng := rand.New(rand.NewPCG(f.Seed, 7))
+	var chosen []*node
+	for _, n := range w.nodes {
+		if f.Nodes&(1<<n.id) != 0 {
+			chosen = append(chosen, n)
+		}
+	}
+	heal := true
+	for _, n := range chosen {
+		switch f.Kind {
+		case Kill, KillMany:
+			heal = false
+			n.crash(byKill, f.For+rng.Int64N(f.For+1), rng)
+		case Power, PowerMany:
+			heal = false
+			n.crash(byPower, f.For+rng.Int64N(f.For+1), rng)
+		case KillInOp, PowerInOp:
+			heal = false
+			mode := byKill
+			if f.Kind == PowerInOp {
+				mode = byPower
+			}
+			n.armOp(f.N, mode, f.For, rng)
+		case KillAfter:
+			heal = false
+			n.armed = armed{on: true, what: change(f.N) % changes, left: rng.IntN(3), mode: crashMode(rng.IntN(2) * rng.IntN(2)), down: f.For, rng: rng}
+		case Pause:
+			heal = false
+			if n.up {
+				n.pause(f.For)
+			}
+		case NoCoord:
+			w.net.cutLink(n.id, coordinator, 1)
+			w.net.cutLink(coordinator, n.id, 1)
+		case OneWay:
+			w.oneWay(f, n, 1)
+		case DiskFull:
+			n.mem.SetCapacity(n.mem.Used() + int64(f.N%3)*4096)
+			n.full++
+		case DiskError:
+			heal = false
+			n.failDisk(f.N, rng)
+		case SlowDisk:
+			n.slow++
+			n.slowBy = pick(rng, 10*ms, 100*ms, sec, 5*sec)
+		case Restart:
+			heal = false
+			n.beginStop(f.For)
+		}
+	}
+	switch f.Kind {
+	case Split:
+		w.split(f, 1)
+	case SlowNet:
+		w.net.slowAll++
+	case CoordAway:
+		for _, n := range w.nodes {
+			w.net.cutLink(n.id, coordinator, 1)
+			w.net.cutLink(coordinator, n.id, 1)
+		}
+	case CoordSlow:
+		w.net.slowCoord++
+	}
+	if heal {
+		w.post(event{at: w.now + f.For, kind: evHeal, to: everyone, arg: int64(i)})
+	}
+}
+
+// oneWay cuts one direction between a node and some others; which, N says.
+func (w *world) oneWay(f *Fault, n *node, by int) {
+	for _, other := range w.ends() {
+		if other == n.id || f.N&(1<<(uint32(other+2)%5)) == 0 {
+			continue
+		}
+		if f.Seed&1 == 0 {
+			w.net.cutLink(n.id, other, by)
+		} else {
+			w.net.cutLink(other, n.id, by)
+		}
+	}
+}
+
+// split cuts the nodes of a set from the others; the coordinator is on one side.
+func (w *world) split(f *Fault, by int) {
+	side := func(id int32) bool {
+		if id == coordinator {
+			return f.Seed&2 != 0
+		}
+		return f.Nodes&(1<<id) != 0
+	}
+	ends := w.ends()
+	if f.Seed&4 != 0 {
+		ends = ends[1:] // the coordinator sees all
+	}
+	for _, a := range ends {
+		for _, b := range ends {
+			if a != b && side(a) != side(b) {
+				w.net.cutLink(a, b, by)
+			}
+		}
+	}
+}
+
+// heal ends a fault.
+func (w *world) heal(i int) {
+	if w.calm {
+		return
+	}
+	f := &w.schedule[i]
+	w.tracef("HEAL %v", f.Kind)
+	for _, n := range w.nodes {
+		if f.Nodes&(1<<n.id) == 0 {
+			continue
+		}
+		switch f.Kind {
+		case NoCoord:
+			w.net.cutLink(n.id, coordinator, -1)
+			w.net.cutLink(coordinator, n.id, -1)
+		case OneWay:
+			w.oneWay(f, n, -1)
+		case DiskFull:
+			if n.full--; n.full <= 0 {
+				n.full = 0
+				n.mem.SetCapacity(0)
+			}
+		case SlowDisk:
+			if n.slow--; n.slow <= 0 {
+				n.slow, n.slowBy = 0, 0
+			}
+		}
+	}
+	switch f.Kind {
+	case Split:
+		w.split(f, -1)
+	case SlowNet:
+		w.net.slowAll--
+	case CoordAway:
+		for _, n := range w.nodes {
+			w.net.cutLink(n.id, coordinator, -1)
+			w.net.cutLink(coordinator, n.id, -1)
+		}
+	case CoordSlow:
+		w.net.slowCoord--
+	}
+}
+
+// beginCalm ends the first phase: nothing fails any more, all nodes run.
+func (w *world) beginCalm() {
+	w.calm = true
+	w.calmFrom = w.now
+	w.tracef("CALM: faults end")
+	clear(w.net.cut)
+	w.net.slowAll, w.net.slowCoord = 0, 0
+	for _, n := range w.nodes {
+		n.full, n.slow, n.slowBy = 0, 0, 0
+		n.armed = armed{}
+		n.mem.SetHook(nil)
+		n.mem.SetCapacity(0)
+		if n.faulty != nil {
+			n.faulty.SetRules()
+		}
+		switch {
+		case n.up && n.stopping:
+			// it ends by itself and boots again
+		case n.up && n.broken():
+			n.crash(byKill, 100*ms, nil) // as an operator would
+		case n.up && n.pausedTo > w.now:
+			n.resume()
+		case !n.up:
+			n.bootAt(w.now + 50*ms)
+		}
+	}
+}
+
+// failDisk makes one operation of a node's disk fail.
+func (n *node) failDisk(which int, rng *rand.Rand) {
+	if n.faulty == nil || !n.up {
+		return
+	}
+	op := []vfs.Op{vfs.OpWrite, vfs.OpFinishSync, vfs.OpFinishSync, vfs.OpSyncDir, vfs.OpAllocate, vfs.OpStartSync, vfs.OpRead}[which%7]
+	err := pick[error](rng, syscall.EIO, syscall.EIO, syscall.ENOSPC)
+	n.faulty.SetRules(vfs.Rule{Ops: op, After: rng.IntN(4), Count: 1 + rng.IntN(2), Err: err})
+}

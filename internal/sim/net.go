@@ -1,0 +1,259 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/tidemark-log/tidemark/isr"
+	"github.com/tidemark-log/tidemark/partition"
+	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/replica"
+)
+
+// op names a message. An answer has the name of its request.
+type op uint8
+
+const (
+	opFetch op = iota
+	opAsk
+	opRegister
+	opReady
+	opKeepAlive
+	opAlter
+	opDecline
+	opStop
+	opFence
+	opHandover
+	opSince
+	opPID
+	opRecord
+	opProduce
+	opConsume
+	opTrim // delete records
+	ops
+)
+
+var opNames = [ops]string{"fetch", "ask", "register", "ready", "keep-alive", "alter", "decline", "stop", "fence", "handover", "since", "pid", "record", "produce", "consume", "trim"}
+
+// ofPart reports whether a message touches its partition only.
+func (o op) ofPart() bool {
+	switch o {
+	case opFetch, opAsk, opAlter, opProduce, opConsume, opTrim:
+		return true
+	}
+	return false
+}
+
+// message is what travels. The payload has one type for each op and direction.
+type message struct {
+	op       op
+	answer   bool
+	from, to int32
+	life     int32 // of the sender's node, or for an answer of the receiver's
+	part     int32
+	id       uint64 // of the request
+	sent     int64
+
+	fetch   partition.Fetch // opFetch
+	fetched partition.Fetched
+	ask     partition.EpochAsk
+	asked   partition.EpochAnswer
+	alter   *partition.Alter
+	altered partition.Altered
+	code    partition.Code
+	body    any
+
+	view   *replica.View // that fetched.Records alias, of a local peer
+	copies int           // on their way
+}
+
+// release lets go of the leader's memory.
+func (m *message) release() {
+	if m.copies--; m.copies <= 0 && m.view != nil {
+		m.view.Release()
+		m.view = nil
+		m.fetched.Records = nil
+	}
+}
+
+// network delays, drops, doubles and reorders, and can be cut between any two ends
+// in either direction.
+type network struct {
+	w    *world
+	cut  map[[2]int32]int // reasons for which a direction is cut
+	last map[[2]int32]int64
+	// slow is how many faults make the network slow; slowBy the factor.
+	slowAll, slowCoord int
+	nextID             uint64
+}
+
+func (n *network) init(w *world) {
+	n.w = w
+	n.cut = map[[2]int32]int{}
+	n.last = map[[2]int32]int64{}
+}
+
+func (n *network) id() uint64 { n.nextID++; return n.nextID }
+
+func exp(r *rand.Rand, mean int64) int64 {
+	return int64(min(r.ExpFloat64(), 20) * float64(mean))
+}
+
+func isNode(id int32) bool { return id >= 0 && id < firstClient }
+
+// send takes a message to its receiver, or loses it.
+func (n *network) send(m *message) {
+	w, c := n.w, &n.w.c
+	m.sent = w.now
+	m.copies = 1
+	r := w.netRand
+	link := [2]int32{m.from, m.to}
+	local := c.local && isNode(m.from) && isNode(m.to)
+	if n.cut[link] > 0 {
+		w.cov.add("net: lost in a cut")
+		m.release()
+		return
+	}
+	faulty := !w.calm && !local
+	if faulty && c.drop > 0 && r.Float64() < c.drop {
+		w.cov.add("F7 dropped")
+		w.tracef("net: dropped %s", m)
+		m.release()
+		return
+	}
+	if faulty && c.hostile > 0 && m.op == opFetch && m.answer && len(m.fetched.Records) > 0 && m.view == nil && r.Float64() < c.hostile {
+		n.spoil(m)
+	}
+	times := 1
+	if faulty && c.dup > 0 && r.Float64() < c.dup {
+		w.cov.add("F7 doubled")
+		times = 2
+		m.copies++
+	}
+	for range times {
+		delay := c.netBase + exp(r, c.netMean)
+		if local {
+			delay = exp(r, 5*us)
+		}
+		if n.slowAll > 0 {
+			delay *= 20
+		}
+		if n.slowCoord > 0 && (m.from == coordinator || m.to == coordinator) {
+			delay = delay*50 + exp(r, 300*ms)
+		}
+		at := w.now + delay
+		if !c.reorder || w.calm || local {
+			at = max(at, n.last[link]+1)
+			n.last[link] = at
+		} else if at < n.last[link] {
+			w.cov.add("F7 reordered")
+		} else {
+			n.last[link] = at
+		}
+		w.post(event{at: at, kind: evDeliver, to: m.to, part: m.part, msg: m})
+	}
+}
+
+// spoil makes a fetch answer one that no follower may believe (F22). What it
+// changes is within a follower's reach: the bytes that a checksum covers, and base
+// offset and leader epoch where they contradict the request.
+func (n *network) spoil(m *message) {
+	r, b := n.w.netRand, m.fetched.Records
+	n.w.cov.add("F22 spoiled answer")
+	// Any batch of the answer.
+	for r.IntN(3) > 0 && record.Batch(b).Size() < len(b) {
+		if next := record.Batch(b).Size(); len(b)-next >= record.HeaderSize {
+			b = b[next:]
+		}
+	}
+	size := min(record.Batch(b).Size(), len(b))
+	switch r.IntN(4) {
+	case 0: // a flipped bit of what the checksum covers
+		b[21+r.IntN(size-21)] ^= 1 << r.IntN(8)
+	case 1: // another base offset
+		b[r.IntN(8)] += 1 + byte(r.IntN(200))
+	case 2: // an absurd epoch
+		b[12], b[13], b[14], b[15] = 0x7f, 0xff, 0xff, byte(r.IntN(256))
+	case 3: // the end is missing
+		m.fetched.Records = m.fetched.Records[:len(m.fetched.Records)-1-r.IntN(size-1)]
+	}
+}
+
+// cutLink counts reasons for which nothing gets from a to b.
+func (n *network) cutLink(a, b int32, by int) {
+	n.cut[[2]int32{a, b}] += by
+}
+
+// ends are all nodes and the coordinator.
+func (w *world) ends() []int32 {
+	list := []int32{coordinator}
+	for i := range w.nodes {
+		list = append(list, int32(i))
+	}
+	return list
+}
+
+// reply begins the answer to a request.
+func (m *message) reply(from int32) *message {
+	return &message{op: m.op, answer: true, from: from, to: m.from, life: m.life, part: m.part, id: m.id}
+}
+
+// since is what a node knows when it asks for changes.
+type since struct{ revision int64 }
+
+// produce is a client's batch.
+type produce struct {
+	batch   []byte
+	acks    int16
+	timeout int64
+	s       *sent
+}
+
+// produced is the answer.
+type produced struct {
+	err       error
+	base, end int64
+	duplicate bool
+}
+
+// consume asks for records.
+type consume struct {
+	offset int64
+	latest bool
+}
+
+type consumed struct {
+	err    error
+	bytes  []byte
+	offset int64 // of latest
+	start  int64
+}
+
+type handover struct {
+	from, to    int32
+	brokerEpoch int64
+	leaderEpoch int32
+}
+
+type decline struct {
+	leaderEpoch int32
+	brokerEpoch int64
+}
+
+type registered struct {
+	q partition.Register
+	a partition.Registered
+}
+
+const never = math.MaxInt64
+
+var _ isr.Roster = (*roster)(nil)
+
+func (m *message) String() string {
+	way := "request"
+	if m.answer {
+		way = "answer"
+	}
+	return fmt.Sprintf("%s %s from %d to %d", opNames[m.op], way, m.from, m.to)
+}

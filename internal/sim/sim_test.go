@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidemark-log/tidemark/partition"
+)
+
+var (
+	seeds  = flag.Int("sim.seeds", 0, "number of seeds of TestSeeds; 0 is the default")
+	first  = flag.Uint64("sim.seed", 1, "first seed of TestSeeds")
+	events = flag.Int("sim.events", 0, "events of each; 0 is the default")
+)
+
+// each runs f for seeds from first on, as many at once as there are processors,
+// until it says that this is enough.
+func each(first uint64, n int, f func(seed uint64) bool) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				i := next.Add(1) - 1
+				if i >= int64(n) || !f(first+uint64(i)) {
+					next.Store(int64(n))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestSeeds: no seed breaks an invariant. CI runs many more with the command.
+func TestSeeds(t *testing.T) {
+	n, e := *seeds, *events
+	if n == 0 {
+		n = 30
+		if testing.Short() {
+			n = 10
+		}
+	}
+	if e == 0 {
+		e = 3000
+	}
+	each(*first, n, func(seed uint64) bool {
+		if r := Run(Options{Seed: seed, Events: e}); r.Violation != nil {
+			t.Errorf("seed %d, %d events: %v\n%s\n%s", seed, e, r.Violation, r.Config, r.Violation.Stack)
+			return false
+		}
+		return true
+	})
+}
+
+// TestDeterminism: a seed is one history, whatever else the machine does.
+func TestDeterminism(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for seed := uint64(1); seed <= 6; seed++ {
+		var got []*Result
+		for _, procs := range []int{1, 4} {
+			runtime.GOMAXPROCS(procs)
+			got = append(got, Run(Options{Seed: seed, Events: 2000}))
+		}
+		if a, b := got[0], got[1]; a.Hash != b.Hash || a.Events != b.Events || a.Virtual != b.Virtual {
+			t.Errorf("seed %d: hash %x after %d events, then %x after %d", seed, a.Hash, a.Events, b.Hash, b.Events)
+		}
+	}
+	if a, b := Run(Options{Seed: 1, Events: 500}), Run(Options{Seed: 2, Events: 500}); a.Hash == b.Hash {
+		t.Error("two seeds, one hash")
+	}
+}
+
+// TestGuards: without a guard the checkers find a broken invariant. Where each was
+// found first is written to the log of the test.
+func TestGuards(t *testing.T) {
+	for _, g := range []struct {
+		name   string
+		guards partition.Guards
+	}{
+		{"G1", partition.Guards{NoG1: true}},
+		{"G2", partition.Guards{NoG2: true}},
+		{"G4", partition.Guards{NoG4: true}},
+		{"G5", partition.Guards{NoG5: true}},
+		{"G6", partition.Guards{NoG6: true}},
+		{"G7", partition.Guards{NoG7: true}},
+		{"G11", partition.Guards{NoG11: true}},
+	} {
+		t.Run(g.name, func(t *testing.T) {
+			var found atomic.Pointer[Result]
+			var ran atomic.Int64
+			each(1, 3000, func(seed uint64) bool {
+				ran.Add(1)
+				r := Run(Options{Seed: seed, Events: 6000, Guards: &g.guards})
+				if r.Violation == nil {
+					return found.Load() == nil
+				}
+				found.CompareAndSwap(nil, r)
+				return false
+			})
+			r := found.Load()
+			if r == nil {
+				t.Fatalf("not found in %d seeds", ran.Load())
+			}
+			t.Logf("found with seed %d, one of %d: %v", r.Seed, ran.Load(), r.Violation)
+		})
+	}
+}
+
+// TestShrink: a found history gets shorter, and what is left still shows it.
+func TestShrink(t *testing.T) {
+	g := &partition.Guards{NoG4: true}
+	for seed := uint64(1); seed < 500; seed++ {
+		o := Options{Seed: seed, Events: 6000, Guards: g}
+		r := Run(o)
+		if r.Violation == nil {
+			continue
+		}
+		best, short := Shrink(o, r, time.Now().Add(3*time.Second))
+		if short.Violation == nil || short.Violation.Invariant != r.Violation.Invariant {
+			t.Fatalf("shrunk to %v, was %v", short.Violation, r.Violation)
+		}
+		var b strings.Builder
+		best.Trace = &b
+		if again := Run(best); again.Violation == nil || again.Violation.Error() != short.Violation.Error() {
+			t.Errorf("run again: %v, want %v", again.Violation, short.Violation)
+		}
+		if !strings.Contains(b.String(), "VIOLATION") {
+			t.Errorf("no violation in the trace:\n%s", b.String())
+		}
+		if len(best.Schedule) > len(r.Schedule) {
+			t.Errorf("%d faults, had %d", len(best.Schedule), len(r.Schedule))
+		}
+		return
+	}
+	t.Fatal("guard G4 off, and nothing found")
+}
+
+var _ = fmt.Sprint
