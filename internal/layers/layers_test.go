@@ -37,6 +37,7 @@ var below = map[string][]string{
 	"replica":             {"segment", "dedupe", "partition"},
 	"isr":                 {"replica"},
 	"internal/sim":        {"isr"},
+	"internal/sim/cmd":    {"internal/sim"},
 	"server":              {"isr", "wire"},
 	".":                   {"isr", "server"},
 }

@@ -2,10 +2,8 @@ package sim
 
 import (
 	"errors"
-	"time"
 
 	"github.com/tidemark-log/tidemark/dedupe"
-	"github.com/tidemark-log/tidemark/isr"
 	"github.com/tidemark-log/tidemark/partition"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/replica"
@@ -82,7 +80,6 @@ type producer struct {
 	idempotent bool
 	inFlight   int
 	leader     int32
-	asked      bool // the coordinator for the leader
 	pid        int64
 	seq        int32
 	first      bool // nothing of this pid was acked yet
@@ -385,6 +382,3 @@ func (t *trimmer) handle(e *event) {
 }
 
 func (t *trimmer) rest() string { return "" }
-
-var _ = time.Second
-var _ isr.Role

@@ -17,7 +17,6 @@ type coord struct {
 	tickAt  int64
 	tickID  int64
 	watches []*message // that wait for changes, at most one of each node
-	made    bool       // the topic
 }
 
 // byteRand makes random bytes of a seeded stream.

@@ -80,11 +80,10 @@ func (m *message) release() {
 // network delays, drops, doubles and reorders, and can be cut between any two ends
 // in either direction.
 type network struct {
-	w    *world
-	cut  map[[2]int32]int // reasons for which a direction is cut
-	last map[[2]int32]int64
-	// slow is how many faults make the network slow; slowBy the factor.
-	slowAll, slowCoord int
+	w                  *world
+	cut                map[[2]int32]int // reasons for which a direction is cut
+	last               map[[2]int32]int64
+	slowAll, slowCoord int // faults that make it slow
 	nextID             uint64
 }
 

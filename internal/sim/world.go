@@ -136,10 +136,7 @@ const (
 	evResume
 	evPhase
 	evCheck
-	kinds
 )
-
-var kindNames = [kinds]string{"deliver", "fault", "heal", "boot", "keep-alive", "tick", "pump", "park", "synced", "retry", "maintain", "watch", "stop", "client", "coord", "resume", "phase", "check"}
 
 // everyone is the receiver of events that are nobody's.
 const (
@@ -210,8 +207,6 @@ func (w *world) pop() event {
 func (w *world) mix(v uint64) {
 	w.hash = bits.RotateLeft64(w.hash^v*0x9e3779b97f4a7c15, 29) * 0xbf58476d1ce4e5b9
 }
-
-func (w *world) tracing() bool { return w.o.Trace != nil }
 
 func (w *world) tracef(format string, args ...any) {
 	if w.o.Trace != nil {
