@@ -115,6 +115,13 @@ type partState struct {
 // minISR is what the topic asks for; more than all replicas is all of them.
 func (p *partState) minISR() int32 { return min(p.topic.MinISR, int32(len(p.rec.Replicas))) }
 
+// named reports whether the log of a node's entry is known. Before, it need not be
+// there yet: what is not there says nothing against it.
+func (p *partState) named(node int32) bool {
+	m, _ := partition.Find(slices.Concat(p.rec.ISR, p.rec.ELR), node)
+	return m.LogID != partition.UUID{}
+}
+
 // An item is the announced state of something, in a ring ordered by revision. One
 // of record, node and topic is set; they are never changed.
 type item struct {
@@ -371,28 +378,50 @@ func (c *Controller) register(q *partition.Register, now time.Time) (partition.C
 		return partition.DuplicateRegistration, -1
 	}
 	epoch := c.revision + 1
-	if !known || !n.vouched(q) {
+	logs := n.logs(q)
+	if !known || !n.vouched(q, q.Evidence, q.Logs != nil || q.Durable && n.Durable) {
 		n.chainStart = epoch
 	}
 	n.Node = partition.Node{ID: q.Node, BrokerEpoch: epoch, Fenced: true, Durable: q.Durable, Address: q.Address}
 	n.incarnation, n.boot = q.Incarnation, q.BootID
 	n.until = now.Add(c.o.TTL)
 	c.putNode(n)
-	c.settle()
+	for _, p := range c.parts {
+		w := noWish
+		if vouched, listed := logs[p.rec.ID]; logs != nil && !vouched && (listed || p.named(n.ID)) {
+			w.refuse = n.ID
+		}
+		c.put(p, c.decide(p, w))
+	}
 	c.o.Logger.Info("coordinator: node registered", "node", n.ID, "brokerEpoch", epoch, "evidence", q.Evidence, "chainStart", n.chainStart)
 	return partition.OK, epoch
 }
 
-// vouched reports whether a registration shows that the life before it lost
-// nothing that it had confirmed (R4).
-func (n *nodeState) vouched(q *partition.Register) bool {
-	switch q.Evidence {
+// vouched reports whether evidence, of the node or of one of its logs, shows that
+// the life before lost nothing that it had confirmed (R4). Another boot leaves that
+// to what was durable at each confirmation: a log may have been opened, and cut,
+// under this boot already.
+func (n *nodeState) vouched(q *partition.Register, e partition.Evidence, durable bool) bool {
+	switch e {
 	case partition.Clean: // the marker of another life is no evidence for this one
 		return q.Previous == n.BrokerEpoch
-	case partition.Intact: // the page cache lived on, or nothing depended on it
-		return q.BootID == n.boot && q.BootID != partition.UUID{} || q.Durable && n.Durable
+	case partition.Intact:
+		return durable || q.BootID == n.boot && q.BootID != partition.UUID{}
 	}
 	return false
+}
+
+// logs tells which logs are vouched for one by one; nil if a registration does not
+// say.
+func (n *nodeState) logs(q *partition.Register) map[partition.ID]bool {
+	if q.Logs == nil {
+		return nil
+	}
+	logs := make(map[partition.ID]bool, len(q.Logs))
+	for _, l := range q.Logs {
+		logs[l.ID] = n.vouched(q, min(q.Evidence, l.Evidence), l.Durable)
+	}
+	return logs
 }
 
 // asNode runs a step for the present life of a node.

@@ -24,12 +24,15 @@ type ghostNode struct {
 	uuid     partition.UUID
 	evidence partition.Evidence // of its next life
 	boot     uint64
-	disk     uint64 // log ids change with it
+	disk     uint64               // log ids change with it
+	byLog    bool                 // each log speaks for itself,
+	worse    map[partition.ID]int // and these say less than the node's evidence: see fate
 }
 
 type ghostLife struct {
 	epoch   int64
-	vouched bool // by its evidence, for the life before
+	vouched bool                 // by its evidence, for the life before,
+	worse   map[partition.ID]int // but for these logs
 }
 
 func (n *ghostNode) epoch() int64 {
@@ -41,17 +44,19 @@ func (n *ghostNode) epoch() int64 {
 
 // lost: it is down, and what it will say of it voids its entries. Until it does it
 // may be elected, and nobody notices.
-func (n *ghostNode) lost() bool { return !n.alive && n.evidence == partition.Suspect }
+func (n *ghostNode) lost(id partition.ID) bool {
+	return !n.alive && (n.evidence == partition.Suspect || n.worse[id] != 0)
+}
 
 // effective is R3 and R4 in so many words: the entry is of the present life, or
 // every life since has vouched for the one before it.
-func (n *ghostNode) effective(entry int64) bool {
+func (n *ghostNode) effective(id partition.ID, entry int64) bool {
 	i := slices.IndexFunc(n.lives, func(l ghostLife) bool { return l.epoch == entry })
 	if i < 0 {
 		return false
 	}
 	for _, l := range n.lives[i+1:] {
-		if !l.vouched {
+		if !l.vouched || l.worse[id] != 0 {
 			return false
 		}
 	}
@@ -386,11 +391,32 @@ func (g *ghost) keepAlive(node int32, epoch int64) {
 	g.want("KeepAlive", g.c.KeepAlive(node, epoch, g.now), want)
 }
 
+// What a log says that is worse than its node's evidence.
+const (
+	shorter = 1 // and durable, which does not help
+	missing = 2
+)
+
 // fate is how a life ends, and what of that its successor will be able to say.
 func (g *ghost) fate(n *ghostNode) {
 	me := int32(slices.Index(g.nodes, n))
 	n.evidence = rapid.SampledFrom([]partition.Evidence{partition.Clean, partition.Intact, partition.Suspect}).Draw(g.T, "evidence")
+	n.byLog, n.worse = g.oneIn(2, "by log"), map[partition.ID]int{}
 	if n.evidence != partition.Suspect {
+		if !n.byLog {
+			return
+		}
+		for _, id := range g.order {
+			p := g.parts[id]
+			m, _ := partition.Find(slices.Concat(p.seen.ISR, p.seen.ELR), me)
+			how := max(0, g.draw("log", 6)-3)
+			if how == missing && m.LogID == (partition.UUID{}) {
+				continue // nobody can tell, see docs/replication.md R2
+			}
+			if n.worse[id] = how; how != 0 {
+				p.length[me] = g.draw("kept", p.length[me]+1)
+			}
+		}
 		return
 	}
 	n.boot += uint64(g.draw("boot", 2))
@@ -415,6 +441,17 @@ func (g *ghost) register() {
 	q := partition.Register{Node: node, ClusterID: "c", Incarnation: n.uuid, BootID: uuid(n.boot), Evidence: n.evidence, Previous: -1}
 	if q.Evidence == partition.Clean {
 		q.Previous = n.epoch()
+	}
+	if n.byLog {
+		q.Logs = []partition.LogEvidence{}
+		for _, id := range g.order {
+			switch n.worse[id] {
+			case 0:
+				q.Logs = append(q.Logs, partition.LogEvidence{ID: id, Evidence: partition.Clean})
+			case shorter:
+				q.Logs = append(q.Logs, partition.LogEvidence{ID: id, Durable: true})
+			}
+		}
 	}
 	live := len(n.lives) > 0 && g.now.Before(n.until)
 	want := partition.OK
@@ -445,7 +482,7 @@ func (g *ghost) register() {
 		g.Fatalf("broker epoch %d after %d", a.BrokerEpoch, g.maxEpoch)
 	}
 	g.maxEpoch = a.BrokerEpoch
-	n.lives = append(n.lives, ghostLife{a.BrokerEpoch, len(n.lives) > 0 && q.Evidence != partition.Suspect})
+	n.lives = append(n.lives, ghostLife{a.BrokerEpoch, len(n.lives) > 0 && q.Evidence != partition.Suspect, n.worse})
 	n.alive, n.uuid, n.fenced, n.stopping = true, q.Incarnation, true, false
 	n.until = g.now.Add(courtTTL)
 }
@@ -651,7 +688,7 @@ func (g *ghost) check() {
 			if m.BrokerEpoch != n.epoch() {
 				g.Fatalf("%s: %v is a candidate; its node is %+v", show(r), m, n)
 			}
-			if p.length[m.Node] < p.committed && !n.lost() {
+			if p.length[m.Node] < p.committed && !n.lost(id) {
 				g.Fatalf("%s: candidate %v has %d of %d committed (I5)", show(r), m, p.length[m.Node], p.committed)
 			}
 			if r.Leader < 0 && n.live() {
@@ -683,10 +720,10 @@ func (g *ghost) checkStep(p *ghostPart, old, r *partition.Record) {
 		return
 	}
 	entry, was := partition.Find(slices.Concat(old.ISR, old.ELR), r.Leader)
-	if n := g.nodes[r.Leader]; !was || !n.effective(entry.BrokerEpoch) || !n.live() {
+	if n := g.nodes[r.Leader]; !was || !n.effective(r.ID, entry.BrokerEpoch) || !n.live() {
 		g.Fatalf("%d was elected: %s follows %s; its node is %+v", r.Leader, show(r), show(old), n)
 	}
-	if p.length[r.Leader] < p.committed && !g.nodes[r.Leader].lost() {
+	if p.length[r.Leader] < p.committed && !g.nodes[r.Leader].lost(r.ID) {
 		g.Fatalf("%d was elected with %d of %d committed (I6)", r.Leader, p.length[r.Leader], p.committed)
 	}
 	// Whoever follows it has what it has, or less.
@@ -721,7 +758,7 @@ func playGhost(t *rapid.T) {
 		a := g.c.Register(&partition.Register{Node: i, ClusterID: "c", Incarnation: n.uuid, BootID: uuid(1)}, g.now)
 		g.want("Register", a.Code, partition.OK)
 		g.want("Ready", g.c.Ready(i, a.BrokerEpoch, g.now), partition.OK)
-		n.alive, n.lives, n.until, g.maxEpoch = true, []ghostLife{{a.BrokerEpoch, false}}, g.now.Add(courtTTL), a.BrokerEpoch
+		n.alive, n.lives, n.until, g.maxEpoch = true, []ghostLife{{a.BrokerEpoch, false, nil}}, g.now.Add(courtTTL), a.BrokerEpoch
 	}
 	for range rapid.IntRange(1, 120).Draw(t, "steps") {
 		steps[rapid.SampledFrom(names).Draw(t, "step")]()

@@ -374,6 +374,50 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
+// TestEvidenceByLog: R4 for each log. A log that lost its tail, or is gone, takes
+// only its own entry with it.
+func TestEvidenceByLog(t *testing.T) {
+	k := threeUp(t, ControllerOptions{})
+	var ids []partition.ID
+	for i := range 6 {
+		ids = append(ids, k.topic(fmt.Sprint("t", i), 2, 0, 1))
+		if i != 5 {
+			k.alter(ids[i], 0, 1) // the log ids of the last one are not known yet
+		}
+	}
+	k.down(0, 1)
+	for _, boot := range []uint64{77, 78} { // the second time over a power cut
+		k.lives++
+		q := partition.Register{Node: 0, ClusterID: "c", Incarnation: uuid(k.lives), BootID: uuid(boot), Evidence: partition.Intact, Previous: -1, Logs: []partition.LogEvidence{
+			{ID: ids[0], Evidence: partition.Intact},
+			{ID: ids[1], Evidence: partition.Suspect, Durable: true},
+			{ID: ids[2], Evidence: partition.Clean},
+			{ID: ids[3], Evidence: partition.Intact, Durable: true},
+			{ID: partition.ID{Partition: 9}, Evidence: partition.Clean},
+		}}
+		a := k.c.Register(&q, k.now)
+		k.ok("register", a.Code)
+		k.epoch[0] = a.BrokerEpoch
+		want := []string{"/01/ - e1", "/1/0 - e1", "/01/ - e1", "/01/ - e1", "/1/0 - e1", "/01/ - e1"}
+		if boot == 78 { // what was not durable may have lost its tail
+			want[0], want[2] = "/1/0 - e1", "/1/0 - e1"
+		}
+		for i, id := range ids {
+			if got := show(k.c.Record(id)); got != want[i] {
+				t.Errorf("boot %d, log %d: %s; want %s", boot, i, got, want[i])
+			}
+		}
+		k.ok("fence", k.c.Fence(0, k.epoch[0], k.now))
+	}
+	// The marker, and all logs closed.
+	k.lives++
+	q := partition.Register{Node: 0, ClusterID: "c", Incarnation: uuid(k.lives), BootID: uuid(79), Evidence: partition.Clean, Previous: k.epoch[0],
+		Logs: []partition.LogEvidence{{ID: ids[3], Evidence: partition.Clean}}}
+	k.ok("register", k.c.Register(&q, k.now).Code)
+	k.want(ids[3], "/01/ - e1")
+	k.want(ids[5], "/01/ - e1")
+}
+
 // TestR21_AllAtOnce: of nodes that die together none is left to be the only
 // candidate, whatever the order in which the coordinator comes to know.
 func TestR21_AllAtOnce(t *testing.T) {

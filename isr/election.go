@@ -12,7 +12,7 @@ import (
 type wish struct {
 	isr    []partition.Member // the ISR proposed by the leader (A8); nil: the present one
 	leader int32              // who shall lead if it may (A14); None: nobody in particular
-	refuse int32              // the leader that declined (R24); None: nobody
+	refuse int32              // whose entry is lost: it declined (R24), or its log has no evidence (R4); None: nobody
 }
 
 var noWish = wish{leader: partition.None, refuse: partition.None}
@@ -74,10 +74,10 @@ func (c *Controller) decide(p *partState, w wish) *partition.Record {
 	}
 	elected := lead != r.Leader
 	if lead == partition.None {
-		// Nobody is forgotten (R21); one of the ELR may lead at once, alone. R22 would
-		// have the longest log among several that are up: their ends are not known here,
-		// and the first costs no more than the cut of records nobody was promised.
-		left, isr = append(left, isr...), nil
+		// The ISR is empty: who stays and does not lead may lead. Nobody is forgotten
+		// (R21), and one of the ELR may lead at once, alone. R22 would have the longest log
+		// among several that are up: their ends are not known here, and the first costs no
+		// more than the cut of records nobody was promised.
 		if lead = c.first(r, left); lead != partition.None {
 			elected = true
 			i := slices.IndexFunc(left, func(m partition.Member) bool { return m.Node == lead })

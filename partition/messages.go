@@ -103,8 +103,19 @@ type Register struct {
 	BootID      UUID  // of the operating system
 	Previous    int64 // broker epoch of the clean marker, −1 if there was none
 	Evidence    Evidence
-	Durable     bool   // Sync: Always
+	Durable     bool   // Sync: Always, for all of its logs
 	Address     string // for other nodes; "" in one process
+	// Logs, if not nil, is what each log says for itself, and Evidence then what holds
+	// for all of them, such as the marker's. One that is not listed is not there.
+	// Without it Evidence is that of the worst log, and counts for each.
+	Logs []LogEvidence
+}
+
+// LogEvidence is how the last life of one log ended.
+type LogEvidence struct {
+	ID       ID
+	Evidence Evidence
+	Durable  bool // Sync: Always, since the log was made
 }
 
 // Registered is the answer to a Register.
