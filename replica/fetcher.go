@@ -122,6 +122,7 @@ type Fetcher struct {
 	asked  bool
 	due    change // to be made before anything else
 	agreed int64  // up to here this leader, in this epoch, has the same log
+	fresh  bool   // there was no answer to a fetch since the verdict
 
 	leaderHW, leaderStart int64 // newest known of this leader
 
@@ -429,6 +430,13 @@ func (f *Fetcher) Fetched(r *partition.Fetched, now time.Time) error {
 	case r.Diverging:
 		return f.diverging(r, now)
 	}
+	if f.fresh && r.LogStart >= sent && f.l.LogStartOffset() < sent {
+		// Of what lies below its log start the leader knows no epochs: its verdict on an
+		// epoch that ended there says where the log starts, and no more.
+		f.due = change{reset, r.LogStart}
+		return nil
+	}
+	f.fresh = false
 	moved := false
 	if len(r.Records) > 0 {
 		var err error
@@ -538,7 +546,7 @@ func (f *Fetcher) change(now time.Time, s *Step) (done bool) {
 	switch {
 	case err == nil:
 		f.due, f.asked, f.asking = change{}, false, rounds{}
-		f.s.Reconciled, f.s.LastFetchedEpoch, f.agreed = true, f.l.lastEpoch(), 0
+		f.s.Reconciled, f.s.LastFetchedEpoch, f.agreed, f.fresh = true, f.l.lastEpoch(), 0, true
 		if end := f.l.LogEndOffset(); end > f.l.LogStartOffset() {
 			f.agreed = end
 		}
