@@ -113,7 +113,9 @@ func TestHostileLeader(t *testing.T) {
 					t.Error("asks again at once")
 				}
 				good := batchAt(4, 3, 2, 30)
-				err = b.hand(a, func(r *partition.Fetched) { r.Records = append(slices.Clone(good), tc.make(batchAt(6, 3, 3, 30), 6)...) })
+				err = b.hand(a, func(r *partition.Fetched) {
+					r.Records = append(slices.Clone(good), tc.make(batchAt(6, 3, 3, 30), 6)...)
+				})
 				if err == nil {
 					t.Error("no error behind a good batch")
 				}
