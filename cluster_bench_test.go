@@ -2,6 +2,8 @@ package tidemark_test
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tidemark-log/tidemark"
@@ -42,6 +44,36 @@ func BenchmarkCluster(b *testing.B) {
 					caughtUp(b, h)
 				})
 			}
+		}
+	}
+}
+
+// go test -run '^$' -bench ClusterSync -benchtime 2s .
+func BenchmarkClusterSync(b *testing.B) {
+	for _, producers := range []int{1, 16} {
+		for _, acks := range []tidemark.Acks{tidemark.AcksLeader, tidemark.AcksAll} {
+			b.Run(fmt.Sprintf("producers=%d/acks=%s", producers, acks), func(b *testing.B) {
+				c := openCluster(b, b.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{SegmentBytes: 64 << 20}})
+				h := createTopic(b, c, "events", tidemark.TopicOptions{})
+				caughtUp(b, h)
+				b.SetBytes(1 << 10)
+				b.ReportAllocs()
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				var n atomic.Int64
+				for range producers {
+					wg.Go(func() {
+						recs := []tidemark.Record{{Value: make([]byte, 1<<10)}}
+						for n.Add(1) <= int64(b.N) {
+							if _, err := h.Produce(b.Context(), acks, recs...); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+			})
 		}
 	}
 }

@@ -12,6 +12,7 @@ type crew struct {
 	mu      sync.Mutex
 	stopped sync.Cond // a task that was being stopped has returned
 	idle    int       // goroutines that may still be started
+	worker  func()    // work; a go statement with a receiver would allocate
 	first   *task     // queue, oldest first
 	last    *task
 }
@@ -19,6 +20,7 @@ type crew struct {
 func newCrew(most int) *crew {
 	c := &crew{idle: most}
 	c.stopped.L = &c.mu
+	c.worker = c.work
 	return c
 }
 
@@ -46,7 +48,7 @@ func (c *crew) do(t *task) {
 	c.pushLocked(t)
 	if c.idle > 0 {
 		c.idle--
-		go c.work()
+		go c.worker()
 	}
 }
 

@@ -28,6 +28,7 @@ type part struct {
 	dirty   atomic.Bool                      // the pump has something to do
 	looked  atomic.Bool                      // false: the clock, or what the node knows of others, moved
 	syncing atomic.Bool                      // the pump leads a sync
+	crowd   atomic.Int32                     // appends that were told at once, and may be back in a moment
 	due     alarm
 	task    task // the pump
 	asks    task // messages to the coordinator
@@ -264,6 +265,9 @@ func (p *part) askLocked(now time.Time) {
 // apply does what a step of the partition asks for, and empties fx. inline: who is
 // woken may be run here.
 func (p *part) apply(fx *isr.Effects, inline bool) {
+	if n := len(fx.Done); n > 1 {
+		p.crowd.Store(int32(n))
+	}
 	for i, w := range fx.Done {
 		fx.Done[i] = nil
 		w.Driver.(*call).tell()
@@ -321,7 +325,6 @@ func (p *part) runAsks() {
 func (p *part) runSynced() {
 	fx := &p.synced
 	p.p.Advanced(time.Now(), fx)
-	p.log.commit.told = len(fx.Done)
 	p.apply(fx, false)
 	if p.log.mode == Always && !p.syncing.Load() && p.log.log.Err() == nil && p.log.log.SyncedEnd() < p.log.log.LogEndOffset() {
 		p.f.crew.do(&p.log.sync)

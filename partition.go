@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -204,6 +205,11 @@ func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) (sy
 	acked := c.fx.Acked
 	if c.fx.Sync && p.log.mode == Always {
 		sync, c.fx.Sync = p, false
+		if p.crowd.Load() > 0 && p.crowd.Add(-1) >= 0 {
+			// The others that were told with this one are about to come back: let them, or
+			// the syncs that begin now cover one append and the next ones the rest.
+			runtime.Gosched()
+		}
 	}
 	p.apply(&c.fx, sync == nil && x.small())
 	if acked {

@@ -249,13 +249,18 @@ func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits 
 	return Delivery{f}, nil
 }
 
+func newFlight(l *lane) *flight {
+	f := &flight{l: l, settled: make(chan struct{}, 1)}
+	f.fn = func(*call) { f.answer(nil) }
+	return f
+}
+
 // build makes the next batch.
 func (l *lane) build(recs []Record) (f *flight, err error) {
 	if n := len(l.free); n > 0 {
 		f, l.free = l.free[n-1], l.free[:n-1]
 	} else {
-		f = &flight{l: l, settled: make(chan struct{}, 1)}
-		f.fn = func(*call) { f.answer(nil) }
+		f = newFlight(l)
 	}
 	now := time.Now()
 	l.spec.Now, l.spec.ProducerID, l.spec.ProducerEpoch, l.spec.BaseSequence = now.UnixMilli(), l.id, l.epoch, l.next

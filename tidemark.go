@@ -137,7 +137,6 @@ type Log struct {
 		inFlight bool
 		waiting  int  // appends that wait for the sync under way
 		crowded  bool // some waited for the last one
-		told     int  // who else was told of its end
 		closing  bool // nobody leads a sync any more: Close does the last
 		closed   bool
 	}
@@ -449,8 +448,7 @@ func (l *Log) leadLocked(start func() *replica.Sync) bool {
 	}
 	c.mu.Lock()
 	c.inFlight = false
-	c.crowded = c.waiting > 0 || c.told > 1
-	c.told = 0
+	c.crowded = c.waiting > 0
 	c.cond.Broadcast()
 	return s != nil
 }
