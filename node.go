@@ -105,11 +105,7 @@ func (n *Node) start(ctx context.Context) (err error) {
 			_ = f.dir.Abandon() // as it was found, but for the marker
 		}
 	}()
-	evidence, err := f.openAll()
-	if err != nil {
-		return err
-	}
-	if err := f.register(ctx, evidence); err != nil {
+	if err := f.register(ctx, f.openAll()); err != nil {
 		return err
 	}
 	f.dir.SetBrokerEpoch(f.epoch)
@@ -121,45 +117,40 @@ func (n *Node) start(ctx context.Context) (err error) {
 	n.life.Store(f)
 	f.keepAlive()
 	f.crew.do(&f.watch) // what was said before life was set
-	c.o.Logger.Info("node started", "node", n.id, "brokerEpoch", f.epoch, "evidence", evidence.String(), "partitions", len(f.parts))
+	c.o.Logger.Info("node started", "node", n.id, "brokerEpoch", f.epoch, "partitions", len(f.parts))
 	return nil
 }
 
-// openAll opens every log in the folder, held, and returns how the last life ended:
-// the worst that one of them says, and no better than the marker.
-func (f *life) openAll() (partition.Evidence, error) {
-	list := f.dir.Partitions()
+// openAll opens every log in the folder, held, and returns how the last life of each
+// ended.
+func (f *life) openAll() []partition.LogEvidence {
 	var mu sync.Mutex
-	worst := partition.Clean
-	if !f.dir.Clean() {
-		worst = partition.Intact
-	}
-	if len(list) == 0 {
-		worst = partition.Suspect // whatever was here is gone
-	}
+	logs := []partition.LogEvidence{} // not nil: what is not listed is not there
 	options := map[UUID]map[string]string{}
 	for _, t := range f.n.c.ctl.Since(0).Topics {
 		options[t.ID] = t.Config
 	}
-	inParallel(8, list, func(p TopicPartition) {
+	inParallel(8, f.dir.Partitions(), func(p TopicPartition) {
 		id, err := f.dir.TopicID(p)
-		var l *Log
-		if config, known := options[id]; err == nil && known {
-			l, err = f.openLog(p, id, config, true)
-		} else if err == nil {
-			return // left alone until its topic is known, see takeTopic
+		config, known := options[id]
+		if err == nil && !known {
+			return // left alone; a topic of this name would take its place (join)
 		}
-		mu.Lock()
-		defer mu.Unlock()
+		var l *Log
+		if err == nil {
+			l, err = f.openLog(p, id, config, true)
+		}
 		if err != nil {
-			worst = partition.Suspect
 			f.n.c.o.Logger.Error("replica not opened", "node", f.n.id, "partition", p.String(), "err", err)
 			return
 		}
+		e := partition.LogEvidence{ID: partition.ID{Topic: id, Partition: p.Partition}, Evidence: l.log.Evidence(), Durable: l.mode == Always}
+		mu.Lock()
+		defer mu.Unlock()
 		f.opened[p] = l
-		worst = min(worst, l.log.Evidence())
+		logs = append(logs, e)
 	})
-	return worst, nil
+	return logs
 }
 
 func (f *life) openLog(p TopicPartition, id UUID, config map[string]string, held bool) (*Log, error) {
@@ -174,12 +165,20 @@ func (f *life) openLog(p TopicPartition, id UUID, config map[string]string, held
 	})
 }
 
+func (f *life) registration() partition.Register {
+	return partition.Register{Node: f.n.id, ClusterID: f.n.c.id, Incarnation: f.incarnation, BootID: vfs.OS.BootID(),
+		Previous: f.dir.CleanEpoch(), Durable: f.n.c.o.Log.Sync == Always}
+}
+
 // register begins the life with the coordinator (A9). While the session of the last
 // one has not ended it is refused.
-func (f *life) register(ctx context.Context, evidence partition.Evidence) error {
+func (f *life) register(ctx context.Context, logs []partition.LogEvidence) error {
 	c := f.n.c
-	q := partition.Register{Node: f.n.id, ClusterID: c.id, Incarnation: f.incarnation, BootID: vfs.OS.BootID(),
-		Previous: f.dir.CleanEpoch(), Evidence: evidence, Durable: c.o.Log.Sync == Always}
+	q := f.registration()
+	q.Logs, q.Evidence = logs, partition.Intact
+	if f.dir.Clean() {
+		q.Evidence = partition.Clean
+	}
 	for {
 		r := c.ctl.Register(&q, time.Now())
 		switch r.Code {
@@ -219,8 +218,7 @@ func (f *life) keepAlive() {
 // rejoin has a node that was fenced take part again: the same life.
 func (f *life) rejoin() {
 	c := f.n.c
-	q := partition.Register{Node: f.n.id, ClusterID: c.id, Incarnation: f.incarnation, BootID: vfs.OS.BootID(),
-		Previous: -1, Evidence: partition.Intact, Durable: c.o.Log.Sync == Always}
+	q := f.registration() // of the same life: what it says of the last one is not looked at
 	if r := c.ctl.Register(&q, time.Now()); r.Code != partition.OK || r.BrokerEpoch != f.epoch {
 		c.o.Logger.Warn("node cannot take part again", "node", f.n.id, "code", r.Code.String(), "brokerEpoch", r.BrokerEpoch, "was", f.epoch)
 		return
