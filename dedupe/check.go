@@ -36,6 +36,7 @@ func refuse(code int16, kind error, pid int64, format string, args ...any) error
 // b has its place in the log not yet; its base offset is not looked at. Check
 // changes nothing, and allocates for errors and compressed markers only.
 func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error) {
+	_ = b[record.HeaderSize-1]
 	pid := b.ProducerID()
 	if pid < 0 {
 		return original, false, nil
@@ -47,11 +48,11 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 	if first < 0 {
 		return original, false, refuse(record.CodeInvalidRecord, record.ErrInvalid, pid, "base sequence %d, want at least 0", first)
 	}
-	id, ok := t.lookup(pid)
+	p, i, ok := t.lookup(pid)
 	if !ok {
 		return original, false, nil // row 5
 	}
-	e := t.entries.get(id)
+	e := &p.slots[i]
 	epoch := b.ProducerEpoch()
 	if epoch != e.epoch {
 		switch {
@@ -61,7 +62,7 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 			return original, false, refuse(record.CodeOutOfOrderSequence, ErrOutOfOrder, pid, "epoch %d begins with sequence %d, want 0", epoch, first)
 		}
 	} else if known := e.lastSequence(); !follows(known, first) || e.run < e.n || b.LastOffsetDelta() >= longBatch {
-		if original, ok := t.original(id, first, last); ok { // row 1
+		if original, ok := p.original(i, first, last); ok { // row 1
 			return original, true, nil
 		}
 		if !follows(known, first) && epoch != record.NoProducerEpoch { // rows 8 and 10
@@ -75,7 +76,7 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 	return original, false, nil
 }
 
-func (e *entry) lastSequence() int32 {
+func (e *slot) lastSequence() int32 {
 	if e.n == 0 {
 		return record.NoSequence
 	}
@@ -90,17 +91,13 @@ func follows(last, first int32) bool {
 	return first == last+1
 }
 
-// original looks for a batch of the window by its sequences, the oldest first, as
+// original looks for a batch of slot i by its sequences, the oldest first, as
 // Kafka does.
-func (t *Table) original(id uint32, first, last int32) (Batch, bool) {
-	e := t.entries.get(id)
-	for _, b := range e.older(id, &t.windows) {
-		if b.LastSequence == last && b.FirstSequence() == first {
-			return b, true
+func (p *part) original(i int, first, last int32) (Batch, bool) {
+	for k := range int(p.slots[i].n) {
+		if b := p.batch(i, k); b.LastSequence == last && b.FirstSequence() == first {
+			return *b, true
 		}
-	}
-	if e.n > 0 && e.last.LastSequence == last && e.last.FirstSequence() == first {
-		return e.last, true
 	}
 	return Batch{}, false
 }
@@ -112,11 +109,11 @@ func (t *Table) checkMarker(b record.Batch) error {
 	if err != nil {
 		return &record.ClientError{Code: record.CodeInvalidRecord, Err: fmt.Errorf("marker of producer %d: %w", pid, err)}
 	}
-	id, ok := t.lookup(pid)
+	p, i, ok := t.lookup(pid)
 	if !ok {
 		return nil
 	}
-	e := t.entries.get(id)
+	e := &p.slots[i]
 	switch {
 	case b.ProducerEpoch() < e.epoch:
 		return refuse(record.CodeInvalidProducerEpoch, ErrFenced, pid, "marker of epoch %d, newest is %d", b.ProducerEpoch(), e.epoch)

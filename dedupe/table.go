@@ -126,49 +126,29 @@ type Stats struct {
 	Bytes     int64 // memory of index, entries and windows
 }
 
-// entry is one producer: 64 bytes, a cache line, without pointers.
-type entry struct {
-	pid           int64 // −1: the number is free
-	lastTimestamp int64
-	txnFirst      int64 // −1 if no transaction is open
-	last          Batch // the newest of the window, if n > 0
-	coordEpoch    int32
-	epoch         int16
-	n             uint8 // batches remembered
-	// run is how many of the newest batches follow each other in sequence, none
-	// longer than longBatch. While it covers the window, a batch that comes next
-	// in sequence cannot be one of it, and the window need not be looked at.
-	run uint8
-}
-
 // longBatch is a number of records of which five stay below 2^31.
 const longBatch = 1 << 28
-
-// window is the up to four batches before the newest, the last of them at the
-// end. It has the number of its entry. Its batches move up when one is added: a
-// place that depended on the entry would be looked up only when that is there.
-type window [Window - 1]Batch
 
 // Table is the producers of one log. One caller at a time may use it.
 type Table struct {
 	max        int
 	expiration int64 // ms
 	seed       uint64
-	index      index
-	entries    slab[entry]
-	windows    slab[window]
+	dir        []*part // by the first depth bits of the hash
+	depth      uint8
 	live       int
-	batches    int    // remembered of all producers
-	hand       uint32 // where the next eviction looks
-	cursor     uint32 // where Expire goes on
+	batches    int   // remembered of all producers
+	hand       place // where the next eviction looks
+	cursor     place // where Expire goes on
 	evicted    int64
 	expired    int64
 	view       *View // the one out, if any
 
 	// The producer that was looked up last: for Update after Check, and for a
 	// producer that sends one batch after the other. −1 is none.
-	lastPID int64
-	lastID  uint32
+	lastPID  int64
+	lastPart *part
+	lastSlot int
 }
 
 // New returns an empty table. The options must be valid.
@@ -191,14 +171,17 @@ func (t *Table) Len() int { return t.live }
 
 // Stats counts.
 func (t *Table) Stats() Stats {
-	return Stats{Producers: t.live, Evicted: t.evicted, Expired: t.expired,
-		Bytes: t.index.bytes() + t.entries.bytes() + t.windows.bytes()}
+	s := Stats{Producers: t.live, Evicted: t.evicted, Expired: t.expired, Bytes: 8 * int64(cap(t.dir))}
+	for p := range t.parts() {
+		s.Bytes += p.bytes()
+	}
+	return s
 }
 
 // Reset drops every producer and gives the memory back. Counters stay.
 func (t *Table) Reset() {
-	t.index, t.entries, t.windows = index{}, slab[entry]{}, slab[window]{}
-	t.live, t.batches, t.hand, t.cursor, t.lastPID = 0, 0, 0, 0, -1
+	t.dir, t.depth, t.hand, t.cursor = nil, 0, place{}, place{}
+	t.live, t.batches, t.lastPID = 0, 0, -1
 }
 
 // Update enters b, which was appended at base offset base, without asking
@@ -207,6 +190,7 @@ func (t *Table) Reset() {
 // returns the transaction that a marker ended. It allocates only when the table
 // grows or a View shares what it changes.
 func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool) {
+	_ = b[record.HeaderSize-1]
 	pid := b.ProducerID()
 	if pid < 0 {
 		return done, false
@@ -218,12 +202,15 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 		}
 		return t.updateMarker(pid, b.ProducerEpoch(), m, timestamp, base)
 	}
-	id := t.number(pid)
-	e := t.entries.edit(id)
+	p, i := t.slot(pid)
+	e := p.edit(i)
 	t.setEpoch(e, b.ProducerEpoch())
 	delta := b.LastOffsetDelta()
-	t.push(id, e, Batch{LastOffset: base + int64(delta), Timestamp: b.MaxTimestamp(), LastSequence: b.LastSequence(), OffsetDelta: delta})
-	e.lastTimestamp = b.MaxTimestamp()
+	batch := Batch{LastOffset: base + int64(delta), Timestamp: b.MaxTimestamp(), LastSequence: b.LastSequence(), OffsetDelta: delta}
+	t.batches -= int(e.n)
+	p.push(i, &batch)
+	t.batches += int(e.n)
+	e.lastTimestamp = batch.Timestamp
 	if e.txnFirst < 0 && b.IsTransactional() {
 		e.txnFirst = base
 	}
@@ -231,7 +218,8 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 }
 
 func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp, offset int64) (done Transaction, ended bool) {
-	e := t.entries.edit(t.number(pid))
+	p, i := t.slot(pid)
+	e := p.edit(i)
 	t.setEpoch(e, epoch)
 	e.coordEpoch = m.CoordinatorEpoch
 	e.lastTimestamp = timestamp
@@ -244,27 +232,10 @@ func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp
 }
 
 // setEpoch empties the window of a producer whose epoch changes.
-func (t *Table) setEpoch(e *entry, epoch int16) {
+func (t *Table) setEpoch(e *slot, epoch int16) {
 	if e.epoch != epoch {
 		t.batches -= int(e.n)
 		e.epoch, e.n, e.run = epoch, 0, 0
-	}
-}
-
-// push makes b the newest batch of e, which is entry id and may be written.
-func (t *Table) push(id uint32, e *entry, b Batch) {
-	e.extend(b)
-	if e.n > 0 {
-		w := t.windows.follow(id, t.entries.size(id))
-		w[0].set(&w[1])
-		w[1].set(&w[2])
-		w[2].set(&w[3])
-		w[3].set(&e.last)
-	}
-	e.last.set(&b)
-	if e.n < Window {
-		e.n++
-		t.batches++
 	}
 }
 
@@ -278,7 +249,7 @@ func (b *Batch) set(from *Batch) {
 }
 
 // extend counts b, which is about to become the newest, to the run or breaks it.
-func (e *entry) extend(b Batch) {
+func (e *slot) extend(b *Batch) {
 	if e.run > 0 && b.FirstSequence() != record.IncSequence(e.last.LastSequence, 1) {
 		e.run = 0
 	}
@@ -288,55 +259,28 @@ func (e *entry) extend(b Batch) {
 	}
 }
 
-// older are the batches before the newest, the oldest first.
-func (e *entry) older(id uint32, windows *slab[window]) []Batch {
-	if e.n < 2 {
-		return nil
-	}
-	return windows.get(id)[Window-e.n:]
-}
-
-// lookup returns the number of the entry of pid, if it has one.
-func (t *Table) lookup(pid int64) (id uint32, ok bool) {
+// lookup returns where producer pid is.
+func (t *Table) lookup(pid int64) (p *part, i int, ok bool) {
 	if pid == t.lastPID {
-		return t.lastID, true
+		return t.lastPart, t.lastSlot, true
 	}
-	if id, ok = t.find(pid, t.hash(pid)); ok {
-		t.lastPID, t.lastID = pid, id
+	if p, i, ok = t.find(pid); ok {
+		t.lastPID, t.lastPart, t.lastSlot = pid, p, i
 	}
-	return id, ok
+	return p, i, ok
 }
 
-// number returns the number of the entry of pid, a new one if it has none.
-func (t *Table) number(pid int64) uint32 {
-	id, ok := t.lookup(pid)
+// slot returns where producer pid is, a new place if it has none.
+func (t *Table) slot(pid int64) (p *part, i int) {
+	p, i, ok := t.lookup(pid)
 	if !ok {
 		if t.live >= t.max {
 			t.evict()
 		}
-		id = t.add(pid, t.hash(pid))
-		t.lastPID, t.lastID = pid, id
+		p, i = t.add(pid)
+		t.lastPID, t.lastPart, t.lastSlot = pid, p, i
 	}
-	return id
-}
-
-func (t *Table) add(pid int64, h uint64) uint32 {
-	id := t.entries.take()
-	*t.entries.edit(id) = entry{pid: pid, lastTimestamp: record.NoTimestamp, txnFirst: -1, coordEpoch: -1, epoch: record.NoProducerEpoch}
-	t.insert(h, id)
-	t.live++
-	return id
-}
-
-// drop frees the entry id.
-func (t *Table) drop(id uint32) {
-	e := t.entries.edit(id)
-	t.remove(t.hash(e.pid), id)
-	t.batches -= int(e.n)
-	t.lastPID = -1
-	*e = entry{pid: -1}
-	t.entries.free(id)
-	t.live--
+	return p, i
 }
 
 const (
@@ -346,52 +290,48 @@ const (
 
 // evict makes room for one producer, if it can.
 func (t *Table) evict() {
-	victim, found := uint32(0), 0
+	var from *part
+	victim, found := 0, 0
 	var idle int64
 	for i := 0; i < evictWithin && found < evictAmong; i++ {
-		if t.hand >= t.entries.top {
-			t.hand = 0
+		p, i := t.step(&t.hand)
+		if p == nil || !p.has(i) || p.slots[i].txnFirst >= 0 {
+			continue
 		}
-		e := t.entries.get(t.hand)
-		if e.pid >= 0 && e.txnFirst < 0 {
-			offset := int64(-1)
-			if e.n > 0 {
-				offset = e.last.LastOffset
-			}
-			if found == 0 || offset < idle {
-				victim, idle = t.hand, offset
-			}
-			found++
+		e := &p.slots[i]
+		offset := int64(-1)
+		if e.n > 0 {
+			offset = e.last.LastOffset
 		}
-		t.hand++
+		if found == 0 || offset < idle {
+			from, victim, idle = p, i, offset
+		}
+		found++
 	}
 	if found > 0 {
-		t.drop(victim)
+		t.drop(from, victim)
 		t.evicted++
 	}
 }
 
 // Expire drops producers without open transaction whose last timestamp lies
-// Expiration or more before nowMs (§5.5). It looks at n entries, going on where
+// Expiration or more before nowMs (§5.5). It looks at n slots, going on where
 // the last call stopped, and reports whether it came to the end of the table.
 // There, if three quarters of the memory are free, the rest is moved together,
 // which takes some 25 ms for 250,000 producers.
 func (t *Table) Expire(nowMs int64, n int) (done bool) {
-	for ; n > 0 && t.cursor < t.entries.top; n-- {
-		if e := t.entries.get(t.cursor); e.pid >= 0 && t.isExpired(nowMs, e.lastTimestamp, e.txnFirst) {
-			t.drop(t.cursor)
+	for ; n > 0; n-- {
+		p, i := t.step(&t.cursor)
+		if p == nil {
+			t.compact()
+			return true
+		}
+		if e := &p.slots[i]; p.has(i) && t.isExpired(nowMs, e.lastTimestamp, e.txnFirst) {
+			t.drop(p, i)
 			t.expired++
 		}
-		t.cursor++
 	}
-	if t.cursor < t.entries.top {
-		return false
-	}
-	t.cursor = 0
-	if t.live < int(t.entries.top)/4 {
-		t.compact()
-	}
-	return true
+	return false
 }
 
 func (t *Table) isExpired(nowMs, lastTimestamp, txnFirst int64) bool {
@@ -402,29 +342,32 @@ func (t *Table) isExpired(nowMs, lastTimestamp, txnFirst int64) bool {
 	return idle >= t.expiration || idle < 0 // it overflowed
 }
 
-// compact moves all producers to fresh memory.
+// compact moves all producers to fresh memory, if they need a quarter of it.
 func (t *Table) compact() {
-	old, windows := t.entries, t.windows
+	room := 0
+	for p := range t.parts() {
+		room += len(p.slots)
+	}
+	if t.live >= room/4 {
+		return
+	}
+	old := *t
 	t.Reset()
-	for id := range old.top {
-		e := *old.get(id)
-		if e.pid < 0 {
-			continue
-		}
-		to := t.add(e.pid, t.hash(e.pid))
-		*t.entries.edit(to) = e
-		t.batches += int(e.n)
-		if e.n > 1 {
-			*t.windows.follow(to, t.entries.size(to)) = *windows.get(id)
+	t.reserve(old.live)
+	for p := range old.parts() {
+		for i := range p.slots {
+			if p.has(i) {
+				producer := p.producer(i)
+				t.enter(&producer)
+			}
 		}
 	}
 }
 
 // Get returns what is known about a producer.
 func (t *Table) Get(pid int64) (p Producer, ok bool) {
-	if id, ok := t.find(pid, t.hash(pid)); ok {
-		e := t.entries.get(id)
-		return e.producer(id, &t.windows), true
+	if part, i, ok := t.find(pid); ok {
+		return part.producer(i), true
 	}
 	return p, false
 }
@@ -432,40 +375,23 @@ func (t *Table) Get(pid int64) (p Producer, ok bool) {
 // All goes through the producers, in no order that means anything.
 func (t *Table) All() iter.Seq[Producer] {
 	return func(yield func(Producer) bool) {
-		for id := range t.entries.top {
-			if e := t.entries.get(id); e.pid >= 0 && !yield(e.producer(id, &t.windows)) {
-				return
+		for p := range t.parts() {
+			for i := range p.slots {
+				if p.has(i) && !yield(p.producer(i)) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// producer gives e the form that callers and files see, oldest batch first.
-func (e *entry) producer(id uint32, windows *slab[window]) Producer {
-	p := Producer{ID: e.pid, LastTimestamp: e.lastTimestamp, TxnFirstOffset: e.txnFirst,
-		CoordinatorEpoch: e.coordEpoch, Epoch: e.epoch, N: int(e.n)}
-	if e.n > 0 {
-		p.Batches[copy(p.Batches[:], e.older(id, windows))] = e.last
-	}
-	return p
-}
-
 // enter adds a producer that the table does not know.
-func (t *Table) enter(p *Producer, h uint64) {
-	id := t.add(p.ID, h)
-	e := t.entries.edit(id)
-	e.lastTimestamp, e.txnFirst, e.coordEpoch, e.epoch = p.LastTimestamp, p.TxnFirstOffset, p.CoordinatorEpoch, p.Epoch
-	if p.N == 0 {
-		return
+func (t *Table) enter(from *Producer) {
+	p, i := t.add(from.ID)
+	e := &p.slots[i]
+	e.lastTimestamp, e.txnFirst, e.coordEpoch, e.epoch = from.LastTimestamp, from.TxnFirstOffset, from.CoordinatorEpoch, from.Epoch
+	for k := range from.N {
+		p.push(i, &from.Batches[k])
 	}
-	for _, b := range p.Batches[:p.N] {
-		e.extend(b)
-		e.last = b
-	}
-	e.n = uint8(p.N)
-	t.batches += p.N
-	if p.N > 1 {
-		w := t.windows.follow(id, t.entries.size(id))
-		copy(w[Window-p.N:], p.Batches[:p.N-1])
-	}
+	t.batches += from.N
 }
