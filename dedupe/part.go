@@ -222,16 +222,20 @@ func (p *part) batch(i, k int) *Batch {
 // push makes b the newest batch of slot i, whose arrays are unshared.
 func (p *part) push(i int, b *Batch) {
 	e := &p.slots[i]
-	e.extend(b)
+	e.run = extend(e.run, e.last.LastSequence, b)
 	if e.n > 0 {
-		if p.windows == nil {
-			p.windows = make([]window, len(p.slots))
-		}
+		p.makeWindows()
 		p.windows[i][e.next&(Window-2)].set(&e.last)
 		e.next++
 	}
 	e.last.set(b)
 	e.n = min(e.n+1, Window)
+}
+
+func (p *part) makeWindows() {
+	if p.windows == nil {
+		p.windows = make([]window, len(p.slots))
+	}
 }
 
 func (p *part) bytes() int64 {
@@ -268,6 +272,16 @@ func (t *Table) find(pid int64) (p *part, i int, ok bool) {
 	return p, i, ok
 }
 
+// knows is find for a producer that most likely is unknown.
+func (t *Table) knows(pid int64) bool {
+	h := t.hash(pid)
+	if len(t.dir) == 0 {
+		return false
+	}
+	_, ok := t.dir[h>>(64-t.depth)].search(pid, h)
+	return ok
+}
+
 // add makes a slot for a producer that is not there, with the id only.
 func (t *Table) add(pid int64) (p *part, i int) {
 	h := t.hash(pid)
@@ -280,7 +294,9 @@ func (t *Table) add(pid int64) (p *part, i int) {
 	p.own()
 	i = t.take(p, h)
 	t.live++
-	p.slots[i] = slot{pid: pid, lastTimestamp: record.NoTimestamp, txnFirst: -1, coordEpoch: -1, epoch: record.NoProducerEpoch}
+	e := &p.slots[i]
+	e.pid, e.lastTimestamp, e.txnFirst, e.coordEpoch, e.epoch = pid, record.NoTimestamp, -1, -1, record.NoProducerEpoch
+	e.n, e.run, e.next = 0, 0, 0
 	return p, i
 }
 
@@ -349,30 +365,24 @@ func (t *Table) move(old, low, high *part) {
 		j := t.take(to, h)
 		to.slots[j] = *e
 		if e.n > 1 {
-			if to.windows == nil {
-				to.windows = make([]window, len(to.slots))
-			}
+			to.makeWindows()
 			to.windows[j] = old.windows[i]
 		}
 	}
 }
 
-// reserve makes an empty table large enough for n producers.
-func (t *Table) reserve(n int) {
-	if n == 0 {
-		return
-	}
+// reserve makes the parts of an empty table for n producers, without slots, and
+// returns how many slots each should get.
+func (t *Table) reserve(n int) (slots int) {
 	for n>>t.depth > maxSlots*6/7 {
 		t.depth++
 	}
-	each := n >> t.depth
-	if t.depth > 0 {
-		each += 1 << (bits.Len(uint(each)) / 2) // few parts get more
-	}
 	t.dir = make([]*part, 1<<t.depth)
 	for k := range t.dir {
-		t.dir[k] = newPart(size(each), t.depth)
+		t.dir[k] = &part{depth: t.depth}
 	}
+	n >>= t.depth
+	return size(n + 1<<(bits.Len(uint(n))/2)) // some parts get more
 }
 
 // parts goes through the parts in order.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"math"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -172,11 +173,11 @@ func (f *File) next(b []byte, p *Producer) []byte {
 		p.N = int(b[30])
 		b = b[windowProducer:]
 		for i := range p.N {
-			p.Batches[i] = Batch{LastOffset: int64(le.Uint64(b)), Timestamp: int64(le.Uint64(b[8:])),
-				LastSequence: int32(le.Uint32(b[16:])), OffsetDelta: int32(le.Uint32(b[20:]))}
-			b = b[windowBatch:]
+			q, to := (*[windowBatch]byte)(b[i*windowBatch:]), &p.Batches[i]
+			to.LastOffset, to.Timestamp = int64(le.Uint64(q[:])), int64(le.Uint64(q[8:]))
+			to.LastSequence, to.OffsetDelta = int32(le.Uint32(q[16:])), int32(le.Uint32(q[20:]))
 		}
-		return b
+		return b[p.N*windowBatch:]
 	}
 	be := binary.BigEndian
 	p.ID = int64(be.Uint64(b))
@@ -207,25 +208,90 @@ func (t *Table) Load(f File, end, nowMs int64) (err error) {
 		return corrupt("it stands for offset %d, want %d", f.End, end)
 	}
 	t.reserve(min(f.n, t.max))
+	order, ends := t.order(&f)
 	var p Producer
-	for rest := f.body; len(rest) > 0; {
-		rest = f.next(rest, &p)
-		if err := p.check(end); err != nil {
-			return err
+	at := 0
+	for k, part := range slices.Clone(t.dir) {
+		n := ends[k] - at
+		*part = *newPart(size(min(n, maxSlots)), part.depth)
+		for ; at < ends[k]; at++ {
+			if at%fetchAtOnce == 0 {
+				fetch(f.body, order[at:min(at+fetchAtOnce, len(order))], len(f.body)/f.n)
+			}
+			f.next(f.body[order[at]:], &p)
+			if err := p.check(end); err != nil {
+				return err
+			}
+			if t.knows(p.ID) {
+				return corrupt("producer %d stands in it twice", p.ID)
+			}
+			if t.isExpired(nowMs, p.LastTimestamp, p.TxnFirstOffset) {
+				t.expired++
+				continue
+			}
+			if t.live >= t.max {
+				t.evict()
+			}
+			t.enter(&p)
 		}
-		if _, _, twice := t.find(p.ID); twice {
-			return corrupt("producer %d stands in it twice", p.ID)
-		}
-		if t.isExpired(nowMs, p.LastTimestamp, p.TxnFirstOffset) {
-			t.expired++
-			continue
-		}
-		if t.live >= t.max {
-			t.evict()
-		}
-		t.enter(&p)
 	}
 	return nil
+}
+
+// order returns where the producers of a file begin, those of the same part one
+// after the other, so that its slots stay in the cache while they are entered;
+// and where in that list the parts end.
+func (t *Table) order(f *File) (order, ends []int) {
+	at := make([]int, len(t.dir)+1) // where the first of each part goes, one place further on
+	for k := range f.hashes(t) {
+		at[k+1]++
+	}
+	for k := range at[1:] {
+		at[k+1] += at[k]
+	}
+	order = make([]int, f.n)
+	for k, pos := range f.hashes(t) {
+		order[at[k]] = pos
+		at[k]++
+	}
+	return order, at
+}
+
+// fetchAtOnce is how many producers are brought into the cache together.
+const fetchAtOnce = 16
+
+// fetch reads a byte of each cache line of the producers at some places, size bytes
+// each, so that the processor waits for all of them at once. What it returns means
+// nothing.
+//
+//go:noinline
+func fetch(b []byte, places []int, size int) (sum byte) {
+	for _, at := range places {
+		p := b[at:min(at+size, len(b))]
+		for i := 0; i < len(p); i += 64 {
+			sum += p[i]
+		}
+		sum += p[len(p)-1]
+	}
+	return sum
+}
+
+// hashes goes through the producers of a file in its order: the part of t that
+// each belongs to, and where it begins.
+func (f *File) hashes(t *Table) iter.Seq2[uint64, int] {
+	return func(yield func(uint64, int) bool) {
+		for pos := 0; pos < len(f.body); {
+			b := f.body[pos:]
+			id, size := int64(binary.BigEndian.Uint64(b)), snapshotEntry
+			if f.own {
+				id, size = int64(binary.LittleEndian.Uint64(b)), windowProducer+windowBatch*int(b[30])
+			}
+			if !yield(t.hash(id)>>(64-t.depth), pos) {
+				return
+			}
+			pos += size
+		}
+	}
 }
 
 // check tells whether p can be true of a log that ends at end.
@@ -339,14 +405,16 @@ func (v *View) WriteSnapshot(w io.WriterAt) (size int64, err error) {
 		if e.n > 0 {
 			last = e.last
 		}
-		buf = be.AppendUint64(buf, uint64(e.pid))
-		buf = be.AppendUint16(buf, uint16(e.epoch))
-		buf = be.AppendUint32(buf, uint32(last.LastSequence))
-		buf = be.AppendUint64(buf, uint64(last.LastOffset))
-		buf = be.AppendUint32(buf, uint32(last.OffsetDelta))
-		buf = be.AppendUint64(buf, uint64(e.lastTimestamp))
-		buf = be.AppendUint32(buf, uint32(e.coordEpoch))
-		buf = be.AppendUint64(buf, uint64(e.txnFirst))
+		buf = buf[:len(buf)+snapshotEntry]
+		q := (*[snapshotEntry]byte)(buf[len(buf)-snapshotEntry:])
+		be.PutUint64(q[0:], uint64(e.pid))
+		be.PutUint16(q[8:], uint16(e.epoch))
+		be.PutUint32(q[10:], uint32(last.LastSequence))
+		be.PutUint64(q[14:], uint64(last.LastOffset))
+		be.PutUint32(q[22:], uint32(last.OffsetDelta))
+		be.PutUint64(q[26:], uint64(e.lastTimestamp))
+		be.PutUint32(q[34:], uint32(e.coordEpoch))
+		be.PutUint64(q[38:], uint64(e.txnFirst))
 		if len(buf) >= piece {
 			if err := flush(); err != nil {
 				return 0, err
@@ -374,22 +442,23 @@ func (v *View) WriteWindow(w io.WriterAt, logID [16]byte, end int64) (size int64
 		buf = buf[:0]
 		return err
 	}
-	appendBatch := func(b *Batch) {
-		buf = le.AppendUint64(buf, uint64(b.LastOffset))
-		buf = le.AppendUint64(buf, uint64(b.Timestamp))
-		buf = le.AppendUint32(buf, uint32(b.LastSequence))
-		buf = le.AppendUint32(buf, uint32(b.OffsetDelta))
-	}
 	for p, i := range v.all() {
 		e := &p.slots[i]
-		buf = le.AppendUint64(buf, uint64(e.pid))
-		buf = le.AppendUint64(buf, uint64(e.lastTimestamp))
-		buf = le.AppendUint64(buf, uint64(e.txnFirst))
-		buf = le.AppendUint32(buf, uint32(e.coordEpoch))
-		buf = le.AppendUint16(buf, uint16(e.epoch))
-		buf = append(buf, e.n, 0)
+		at := len(buf)
+		buf = buf[:at+windowProducer+int(e.n)*windowBatch]
+		q := (*[windowProducer]byte)(buf[at:])
+		le.PutUint64(q[0:], uint64(e.pid))
+		le.PutUint64(q[8:], uint64(e.lastTimestamp))
+		le.PutUint64(q[16:], uint64(e.txnFirst))
+		le.PutUint32(q[24:], uint32(e.coordEpoch))
+		le.PutUint16(q[28:], uint16(e.epoch))
+		q[30], q[31] = e.n, 0
 		for k := range int(e.n) {
-			appendBatch(p.batch(i, k))
+			q, b := (*[windowBatch]byte)(buf[at+windowProducer+k*windowBatch:]), p.batch(i, k)
+			le.PutUint64(q[0:], uint64(b.LastOffset))
+			le.PutUint64(q[8:], uint64(b.Timestamp))
+			le.PutUint32(q[16:], uint32(b.LastSequence))
+			le.PutUint32(q[20:], uint32(b.OffsetDelta))
 		}
 		if len(buf) >= piece {
 			hash.Write(buf)

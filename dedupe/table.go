@@ -248,15 +248,16 @@ func (b *Batch) set(from *Batch) {
 	b.OffsetDelta = from.OffsetDelta
 }
 
-// extend counts b, which is about to become the newest, to the run or breaks it.
-func (e *slot) extend(b *Batch) {
-	if e.run > 0 && b.FirstSequence() != record.IncSequence(e.last.LastSequence, 1) {
-		e.run = 0
+// extend returns the run of a window whose newest batch has last as its last
+// sequence when b follows.
+func extend(run uint8, last int32, b *Batch) uint8 {
+	if run > 0 && b.FirstSequence() != record.IncSequence(last, 1) {
+		run = 0
 	}
-	e.run = min(e.run+1, Window)
 	if uint32(b.OffsetDelta) >= longBatch {
-		e.run = 0
+		return 0
 	}
+	return min(run+1, Window)
 }
 
 // lookup returns where producer pid is.
@@ -353,7 +354,10 @@ func (t *Table) compact() {
 	}
 	old := *t
 	t.Reset()
-	t.reserve(old.live)
+	slots := t.reserve(old.live)
+	for _, p := range t.dir {
+		*p = *newPart(slots, p.depth)
+	}
 	for p := range old.parts() {
 		for i := range p.slots {
 			if p.has(i) {
@@ -390,8 +394,23 @@ func (t *Table) enter(from *Producer) {
 	p, i := t.add(from.ID)
 	e := &p.slots[i]
 	e.lastTimestamp, e.txnFirst, e.coordEpoch, e.epoch = from.LastTimestamp, from.TxnFirstOffset, from.CoordinatorEpoch, from.Epoch
-	for k := range from.N {
-		p.push(i, &from.Batches[k])
+	n := from.N
+	t.batches += n
+	if n == 0 {
+		return
 	}
-	t.batches += from.N
+	run, last := uint8(0), int32(0)
+	for k := range n {
+		b := &from.Batches[k]
+		run, last = extend(run, last, b), b.LastSequence
+	}
+	e.run = run
+	e.last.set(&from.Batches[n-1])
+	e.n, e.next = uint8(n), uint8(n-1)
+	if n > 1 {
+		p.makeWindows()
+		for k := range n - 1 {
+			p.windows[i][k].set(&from.Batches[k])
+		}
+	}
 }
