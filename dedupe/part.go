@@ -3,6 +3,7 @@ package dedupe
 import (
 	"iter"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"github.com/tidemark-log/tidemark/record"
@@ -39,7 +40,7 @@ type slot struct {
 	// in sequence cannot be one of it, and the window need not be looked at.
 	run  uint8
 	next uint8 // where the newest goes in window when one follows it
-	_    [7]byte
+	want int32 // the sequence that comes next while run covers the window, else −1
 }
 
 // window is the up to four batches before the newest: a ring, of which slot.next
@@ -184,18 +185,21 @@ func newPart(slots int, depth uint8) *part {
 // own makes sure that nobody else has the arrays.
 func (p *part) own() {
 	if p.shared {
-		p.tags = append([]uint64(nil), p.tags...)
-		p.slots = append([]slot(nil), p.slots...)
-		p.windows = append([]window(nil), p.windows...)
-		p.shared = false
+		p.unshare()
 	}
+}
+
+//go:noinline
+func (p *part) unshare() {
+	p.tags = slices.Clone(p.tags)
+	p.slots = slices.Clone(p.slots)
+	p.windows = slices.Clone(p.windows)
+	p.shared = false
 }
 
 // edit returns slot i to be written. One from before does not see it.
 func (p *part) edit(i int) *slot {
-	if p.shared {
-		p.own()
-	}
+	p.own()
 	return &p.slots[i]
 }
 
@@ -219,24 +223,14 @@ func (p *part) batch(i, k int) *Batch {
 	return &e.last
 }
 
-// push makes b the newest batch of slot i, whose arrays are unshared.
-func (p *part) push(i int, b *Batch) {
-	e := &p.slots[i]
-	e.run = extend(e.run, e.last.LastSequence, b)
-	if e.n > 0 {
-		p.makeWindows()
-		p.windows[i][e.next&(Window-2)].set(&e.last)
-		e.next++
-	}
-	e.last.set(b)
-	e.n = min(e.n+1, Window)
-}
-
 func (p *part) makeWindows() {
 	if p.windows == nil {
-		p.windows = make([]window, len(p.slots))
+		p.windows = newWindows(len(p.slots))
 	}
 }
+
+//go:noinline
+func newWindows(n int) []window { return make([]window, n) }
 
 func (p *part) bytes() int64 {
 	return allocated(len(p.tags)*8) + allocated(len(p.slots)*int(unsafe.Sizeof(slot{}))) +
@@ -296,7 +290,7 @@ func (t *Table) add(pid int64) (p *part, i int) {
 	t.live++
 	e := &p.slots[i]
 	e.pid, e.lastTimestamp, e.txnFirst, e.coordEpoch, e.epoch = pid, record.NoTimestamp, -1, -1, record.NoProducerEpoch
-	e.n, e.run, e.next = 0, 0, 0
+	e.n, e.run, e.next, e.want = 0, 0, 0, -1
 	return p, i
 }
 

@@ -196,25 +196,42 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 		return done, false
 	}
 	if b.IsControl() {
-		m, timestamp, err := marker(b)
-		if err != nil {
-			return done, false
-		}
-		return t.updateMarker(pid, b.ProducerEpoch(), m, timestamp, base)
+		return t.updateControl(b, base)
 	}
 	p, i := t.slot(pid)
-	e := p.edit(i)
+	p.own()
+	e := &p.slots[i]
 	t.setEpoch(e, b.ProducerEpoch())
-	delta := b.LastOffsetDelta()
-	batch := Batch{LastOffset: base + int64(delta), Timestamp: b.MaxTimestamp(), LastSequence: b.LastSequence(), OffsetDelta: delta}
-	t.batches -= int(e.n)
-	p.push(i, &batch)
-	t.batches += int(e.n)
-	e.lastTimestamp = batch.Timestamp
+	first, delta := b.BaseSequence(), b.LastOffsetDelta()
+	last := b.LastSequence()
+	e.run = extend(e.run, e.last.LastSequence, first, delta)
+	if e.n > 0 {
+		p.makeWindows()
+		p.windows[i][e.next%(Window-1)].set(&e.last)
+		e.next++
+	}
+	if e.n < Window {
+		e.n++
+		t.batches++
+	}
+	e.last.LastOffset = base + int64(delta)
+	e.last.Timestamp = b.MaxTimestamp()
+	e.last.LastSequence = last
+	e.last.OffsetDelta = delta
+	e.expect()
+	e.lastTimestamp = e.last.Timestamp
 	if e.txnFirst < 0 && b.IsTransactional() {
 		e.txnFirst = base
 	}
 	return done, false
+}
+
+func (t *Table) updateControl(b record.Batch, base int64) (done Transaction, ended bool) {
+	m, timestamp, err := marker(b)
+	if err != nil {
+		return done, false
+	}
+	return t.updateMarker(b.ProducerID(), b.ProducerEpoch(), m, timestamp, base)
 }
 
 func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp, offset int64) (done Transaction, ended bool) {
@@ -235,7 +252,7 @@ func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp
 func (t *Table) setEpoch(e *slot, epoch int16) {
 	if e.epoch != epoch {
 		t.batches -= int(e.n)
-		e.epoch, e.n, e.run = epoch, 0, 0
+		e.epoch, e.n, e.run, e.want = epoch, 0, 0, -1
 	}
 }
 
@@ -248,13 +265,21 @@ func (b *Batch) set(from *Batch) {
 	b.OffsetDelta = from.OffsetDelta
 }
 
-// extend returns the run of a window whose newest batch has last as its last
-// sequence when b follows.
-func extend(run uint8, last int32, b *Batch) uint8 {
-	if run > 0 && b.FirstSequence() != record.IncSequence(last, 1) {
+// expect sets what comes next.
+func (e *slot) expect() {
+	e.want = -1
+	if e.run >= e.n {
+		e.want = record.IncSequence(e.last.LastSequence, 1)
+	}
+}
+
+// extend returns the run of a window whose newest batch ends with sequence last
+// when one of delta + 1 records that begins with first follows.
+func extend(run uint8, last, first, delta int32) uint8 {
+	if first != record.IncSequence(last, 1) {
 		run = 0
 	}
-	if uint32(b.OffsetDelta) >= longBatch {
+	if uint32(delta) >= longBatch {
 		return 0
 	}
 	return min(run+1, Window)
@@ -265,6 +290,10 @@ func (t *Table) lookup(pid int64) (p *part, i int, ok bool) {
 	if pid == t.lastPID {
 		return t.lastPart, t.lastSlot, true
 	}
+	return t.relook(pid)
+}
+
+func (t *Table) relook(pid int64) (p *part, i int, ok bool) {
 	if p, i, ok = t.find(pid); ok {
 		t.lastPID, t.lastPart, t.lastSlot = pid, p, i
 	}
@@ -273,7 +302,14 @@ func (t *Table) lookup(pid int64) (p *part, i int, ok bool) {
 
 // slot returns where producer pid is, a new place if it has none.
 func (t *Table) slot(pid int64) (p *part, i int) {
-	p, i, ok := t.lookup(pid)
+	if pid == t.lastPID {
+		return t.lastPart, t.lastSlot
+	}
+	return t.newSlot(pid)
+}
+
+func (t *Table) newSlot(pid int64) (p *part, i int) {
+	p, i, ok := t.relook(pid)
 	if !ok {
 		if t.live >= t.max {
 			t.evict()
@@ -402,11 +438,12 @@ func (t *Table) enter(from *Producer) {
 	run, last := uint8(0), int32(0)
 	for k := range n {
 		b := &from.Batches[k]
-		run, last = extend(run, last, b), b.LastSequence
+		run, last = extend(run, last, b.FirstSequence(), b.OffsetDelta), b.LastSequence
 	}
 	e.run = run
 	e.last.set(&from.Batches[n-1])
 	e.n, e.next = uint8(n), uint8(n-1)
+	e.expect()
 	if n > 1 {
 		p.makeWindows()
 		for k := range n - 1 {
