@@ -40,35 +40,32 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 	if pid < 0 {
 		return original, false, nil
 	}
-	p, i, ok := t.lookup(pid)
-	switch {
-	case ok && p.slots[i].expects(b):
-		return original, false, nil
-	case b.IsControl():
-		return original, false, t.checkMarker(b)
+	if pid != t.lastPID && !t.look(pid) {
+		return t.check(nil, b)
 	}
-	return t.check(p, i, ok, b)
+	// Most batches come next in sequence, and nothing else is to be known of them.
+	e := t.last
+	if first := b.BaseSequence(); first == e.want && first >= 0 && b.ProducerEpoch() == e.epoch && b.LastOffsetDelta() < longBatch &&
+		!b.IsControl() && (e.txnFirst < 0 || b.IsTransactional()) {
+		return original, false, nil
+	}
+	return t.check(e, b)
 }
 
-// expects reports whether b comes next in sequence and nothing else is to be known
-// of it: what Check says of most batches, in a fraction of the instructions.
-func (e *slot) expects(b record.Batch) bool {
-	first := b.BaseSequence()
-	return first == e.want && first >= 0 && b.ProducerEpoch() == e.epoch && b.LastOffsetDelta() < longBatch &&
-		!b.IsControl() && (e.txnFirst < 0 || b.IsTransactional())
-}
-
-// check is Check of a data batch whose producer is at slot i of p, if ok.
-func (t *Table) check(p *part, i int, ok bool, b record.Batch) (original Batch, duplicate bool, err error) {
+// check is Check of a batch whose producer has slot e, the last one looked up, nil
+// if it is unknown.
+func (t *Table) check(e *slot, b record.Batch) (original Batch, duplicate bool, err error) {
+	if b.IsControl() {
+		return original, false, checkMarker(e, b)
+	}
 	pid := b.ProducerID()
 	first, last := b.BaseSequence(), b.LastSequence()
 	if first < 0 {
 		return original, false, refuse(record.CodeInvalidRecord, record.ErrInvalid, pid, "base sequence %d, want at least 0", first)
 	}
-	if !ok {
+	if e == nil {
 		return original, false, nil // row 5
 	}
-	e := &p.slots[i]
 	epoch := b.ProducerEpoch()
 	if epoch != e.epoch {
 		switch {
@@ -78,7 +75,7 @@ func (t *Table) check(p *part, i int, ok bool, b record.Batch) (original Batch, 
 			return original, false, refuse(record.CodeOutOfOrderSequence, ErrOutOfOrder, pid, "epoch %d begins with sequence %d, want 0", epoch, first)
 		}
 	} else if known := e.lastSequence(); !follows(known, first) || e.run < e.n || b.LastOffsetDelta() >= longBatch {
-		if original, ok := p.original(i, first, last); ok { // row 1
+		if original, ok := t.lastPart.original(t.lastSlot, first, last); ok { // row 1
 			return original, true, nil
 		}
 		if !follows(known, first) && epoch != record.NoProducerEpoch { // rows 8 and 10
@@ -118,19 +115,16 @@ func (p *part) original(i int, first, last int32) (Batch, bool) {
 	return Batch{}, false
 }
 
-// checkMarker decides about a control batch of a coordinator.
-func (t *Table) checkMarker(b record.Batch) error {
+// checkMarker decides about a control batch of a coordinator, e the producer's.
+func checkMarker(e *slot, b record.Batch) error {
 	pid := b.ProducerID()
 	m, _, err := marker(b)
 	if err != nil {
 		return &record.ClientError{Code: record.CodeInvalidRecord, Err: fmt.Errorf("marker of producer %d: %w", pid, err)}
 	}
-	p, i, ok := t.lookup(pid)
-	if !ok {
-		return nil
-	}
-	e := &p.slots[i]
 	switch {
+	case e == nil:
+		return nil
 	case b.ProducerEpoch() < e.epoch:
 		return refuse(record.CodeInvalidProducerEpoch, ErrFenced, pid, "marker of epoch %d, newest is %d", b.ProducerEpoch(), e.epoch)
 	case m.CoordinatorEpoch < e.coordEpoch:

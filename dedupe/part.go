@@ -197,12 +197,6 @@ func (p *part) unshare() {
 	p.shared = false
 }
 
-// edit returns slot i to be written. One from before does not see it.
-func (p *part) edit(i int) *slot {
-	p.own()
-	return &p.slots[i]
-}
-
 // producer gives slot i the form that callers and files see, oldest batch first.
 func (p *part) producer(i int) Producer {
 	e := &p.slots[i]

@@ -45,8 +45,7 @@ func inOrder(first, second int64) *Table {
 func goldenTable() *Table {
 	tab := inOrder(5, 4242)
 	tab.Update(sent{pid: 5, seq: 0, count: 1, txn: true, ts: 1}.batch(), 50)
-	p, i := tab.slot(5)
-	e := p.edit(i)
+	e := tab.edit(5)
 	e.n, e.coordEpoch, e.lastTimestamp = 0, 9, 1700000000000
 	tab.Update(sent{pid: 4242, epoch: 7, seq: 10, count: 3, ts: 1700000000123}.batch(), 100)
 	return tab

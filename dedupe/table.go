@@ -149,6 +149,7 @@ type Table struct {
 	lastPID  int64
 	lastPart *part
 	lastSlot int
+	last     *slot
 }
 
 // New returns an empty table. The options must be valid.
@@ -198,16 +199,17 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 	if b.IsControl() {
 		return t.updateControl(b, base)
 	}
-	p, i := t.slot(pid)
-	p.own()
-	e := &p.slots[i]
-	t.setEpoch(e, b.ProducerEpoch())
+	e := t.edit(pid)
+	if epoch := b.ProducerEpoch(); epoch != e.epoch {
+		t.setEpoch(e, epoch)
+	}
 	first, delta := b.BaseSequence(), b.LastOffsetDelta()
 	last := b.LastSequence()
 	e.run = extend(e.run, e.last.LastSequence, first, delta)
 	if e.n > 0 {
+		p := t.lastPart
 		p.makeWindows()
-		p.windows[i][e.next%(Window-1)].set(&e.last)
+		p.windows[t.lastSlot][e.next%(Window-1)].set(&e.last)
 		e.next++
 	}
 	if e.n < Window {
@@ -235,8 +237,7 @@ func (t *Table) updateControl(b record.Batch, base int64) (done Transaction, end
 }
 
 func (t *Table) updateMarker(pid int64, epoch int16, m record.Control, timestamp, offset int64) (done Transaction, ended bool) {
-	p, i := t.slot(pid)
-	e := p.edit(i)
+	e := t.edit(pid)
 	t.setEpoch(e, epoch)
 	e.coordEpoch = m.CoordinatorEpoch
 	e.lastTimestamp = timestamp
@@ -285,39 +286,35 @@ func extend(run uint8, last, first, delta int32) uint8 {
 	return min(run+1, Window)
 }
 
-// lookup returns where producer pid is.
-func (t *Table) lookup(pid int64) (p *part, i int, ok bool) {
-	if pid == t.lastPID {
-		return t.lastPart, t.lastSlot, true
+// look makes producer pid the last one looked up, if it is known.
+func (t *Table) look(pid int64) bool {
+	p, i, ok := t.find(pid)
+	if ok {
+		t.lastPID, t.lastPart, t.lastSlot, t.last = pid, p, i, &p.slots[i]
 	}
-	return t.relook(pid)
+	return ok
 }
 
-func (t *Table) relook(pid int64) (p *part, i int, ok bool) {
-	if p, i, ok = t.find(pid); ok {
-		t.lastPID, t.lastPart, t.lastSlot = pid, p, i
+// edit returns the slot of producer pid to be written, a new one if it has none,
+// and makes it the last one looked up.
+func (t *Table) edit(pid int64) *slot {
+	if pid != t.lastPID || t.lastPart.shared {
+		t.prepare(pid)
 	}
-	return p, i, ok
+	return t.last
 }
 
-// slot returns where producer pid is, a new place if it has none.
-func (t *Table) slot(pid int64) (p *part, i int) {
-	if pid == t.lastPID {
-		return t.lastPart, t.lastSlot
-	}
-	return t.newSlot(pid)
-}
-
-func (t *Table) newSlot(pid int64) (p *part, i int) {
-	p, i, ok := t.relook(pid)
+//go:noinline
+func (t *Table) prepare(pid int64) {
+	p, i, ok := t.find(pid)
 	if !ok {
 		if t.live >= t.max {
 			t.evict()
 		}
 		p, i = t.add(pid)
-		t.lastPID, t.lastPart, t.lastSlot = pid, p, i
 	}
-	return p, i
+	p.own()
+	t.lastPID, t.lastPart, t.lastSlot, t.last = pid, p, i, &p.slots[i]
 }
 
 const (
