@@ -45,11 +45,16 @@ func (t *Table) Check(b record.Batch) (original Batch, duplicate bool, err error
 	}
 	// Most batches come next in sequence, and nothing else is to be known of them.
 	e := t.last
-	if first := b.BaseSequence(); first == e.want && first >= 0 && b.ProducerEpoch() == e.epoch && b.LastOffsetDelta() < longBatch &&
-		!b.IsControl() && (e.txnFirst < 0 || b.IsTransactional()) {
+	if e.expects(b.ProducerEpoch(), b.BaseSequence(), b.LastOffsetDelta()) && !b.IsControl() && (e.txnFirst < 0 || b.IsTransactional()) {
 		return original, false, nil
 	}
 	return t.check(e, b)
+}
+
+// expects reports whether a batch of delta + 1 records that begins with first is
+// the next in sequence and none of the window.
+func (e *slot) expects(epoch int16, first, delta int32) bool {
+	return first == e.want && first >= 0 && epoch == e.epoch && uint32(delta) < longBatch
 }
 
 // check is Check of a batch whose producer has slot e, the last one looked up, nil

@@ -200,27 +200,18 @@ func (t *Table) Update(b record.Batch, base int64) (done Transaction, ended bool
 		return t.updateControl(b, base)
 	}
 	e := t.edit(pid)
-	if epoch := b.ProducerEpoch(); epoch != e.epoch {
-		t.setEpoch(e, epoch)
-	}
 	first, delta := b.BaseSequence(), b.LastOffsetDelta()
-	last := b.LastSequence()
-	e.run = extend(e.run, e.last.LastSequence, first, delta)
-	if e.n > 0 {
-		p := t.lastPart
-		p.makeWindows()
-		p.windows[t.lastSlot][e.next%(Window-1)].set(&e.last)
+	if e.n == Window && e.expects(b.ProducerEpoch(), first, delta) { // most of them
+		t.lastPart.windows[t.lastSlot][e.next%(Window-1)].set(&e.last)
 		e.next++
-	}
-	if e.n < Window {
-		e.n++
-		t.batches++
+		e.want = record.IncSequence(first, delta+1)
+	} else {
+		t.extend(e, b)
 	}
 	e.last.LastOffset = base + int64(delta)
 	e.last.Timestamp = b.MaxTimestamp()
-	e.last.LastSequence = last
+	e.last.LastSequence = b.LastSequence()
 	e.last.OffsetDelta = delta
-	e.expect()
 	e.lastTimestamp = e.last.Timestamp
 	if e.txnFirst < 0 && b.IsTransactional() {
 		e.txnFirst = base
@@ -266,17 +257,35 @@ func (b *Batch) set(from *Batch) {
 	b.OffsetDelta = from.OffsetDelta
 }
 
-// expect sets what comes next.
-func (e *slot) expect() {
-	e.want = -1
-	if e.run >= e.n {
-		e.want = record.IncSequence(e.last.LastSequence, 1)
+// extend makes room in the window of e, the last one looked up, for b as the
+// newest batch.
+func (t *Table) extend(e *slot, b record.Batch) {
+	t.setEpoch(e, b.ProducerEpoch())
+	run := runs(e.run, e.last.LastSequence, b.BaseSequence(), b.LastOffsetDelta())
+	if e.n > 0 {
+		p := t.lastPart
+		p.makeWindows()
+		p.windows[t.lastSlot][e.next%(Window-1)].set(&e.last)
+		e.next++
+	}
+	if e.n < Window {
+		e.n++
+		t.batches++
+	}
+	e.expect(run, b.LastSequence())
+}
+
+// expect sets the run, of a window that ends with sequence last, and what comes next.
+func (e *slot) expect(run uint8, last int32) {
+	e.run, e.want = run, -1
+	if run >= e.n {
+		e.want = record.IncSequence(last, 1)
 	}
 }
 
-// extend returns the run of a window whose newest batch ends with sequence last
-// when one of delta + 1 records that begins with first follows.
-func extend(run uint8, last, first, delta int32) uint8 {
+// runs returns the run of a window whose newest batch ends with sequence last when
+// one of delta + 1 records that begins with first follows.
+func runs(run uint8, last, first, delta int32) uint8 {
 	if first != record.IncSequence(last, 1) {
 		run = 0
 	}
@@ -435,12 +444,11 @@ func (t *Table) enter(from *Producer) {
 	run, last := uint8(0), int32(0)
 	for k := range n {
 		b := &from.Batches[k]
-		run, last = extend(run, last, b.FirstSequence(), b.OffsetDelta), b.LastSequence
+		run, last = runs(run, last, b.FirstSequence(), b.OffsetDelta), b.LastSequence
 	}
-	e.run = run
 	e.last.set(&from.Batches[n-1])
 	e.n, e.next = uint8(n), uint8(n-1)
-	e.expect()
+	e.expect(run, last)
 	if n > 1 {
 		p.makeWindows()
 		for k := range n - 1 {

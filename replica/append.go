@@ -371,7 +371,10 @@ func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	var a Appended
 	produced, done := batch.HasProducer(), false
 	if err == nil && produced {
-		if done, err = l.prod.checkLocked(batch, &a); !done {
+		original, duplicate, refused := l.prod.table.Check(batch)
+		if done = duplicate || refused != nil; done {
+			a, err = l.prod.answerLocked(original, refused)
+		} else if l.prod.emptyTo == noProducers {
 			l.expectLocked(s.End())
 		}
 	}
@@ -529,7 +532,7 @@ func (l *Log) appendRun(src []byte, d demand, nowMs int64, a *Appended) (n int, 
 	if h.base == end { // a gap is in the slot before more comes behind it: see below
 		l.extendRun(&n, src, s, &h, nowMs)
 	}
-	if h.produced {
+	if h.produced && l.prod.emptyTo == noProducers {
 		l.expectLocked(h.base)
 	}
 	err = l.takeRunLocked(s, src[:n], &h)

@@ -111,29 +111,21 @@ func (l *Log) Producer(id int64) (p dedupe.Producer, ok bool) {
 	return l.prod.table.Get(id)
 }
 
-// checkLocked decides about the batch of a producer before it is appended. Done
-// is true if that was all: a duplicate, whose original a names, or an error.
-// appendMu is held.
-func (p *producers) checkLocked(b record.Batch, a *Appended) (done bool, err error) {
-	original, duplicate, err := p.table.Check(b)
-	switch {
-	case err != nil:
+// answerLocked answers a batch that is not appended: a duplicate of original, or
+// refused. appendMu is held.
+func (p *producers) answerLocked(original dedupe.Batch, refused error) (Appended, error) {
+	if refused != nil {
 		p.refused.Add(1)
-		return true, fmt.Errorf("append: %w", err)
-	case duplicate:
-		p.duplicate.Add(1)
-		*a = Appended{Base: original.BaseOffset(), End: original.LastOffset + 1, Duplicate: true, MaxTimestamp: original.Timestamp}
+		return Appended{}, fmt.Errorf("append: %w", refused)
 	}
-	return duplicate, nil
+	p.duplicate.Add(1)
+	return Appended{Base: original.BaseOffset(), End: original.LastOffset + 1, Duplicate: true, MaxTimestamp: original.Timestamp}, nil
 }
 
-// expectLocked is called before the batch of a producer is written at base.
+// expectLocked is called before the first batch of a producer is written, at base.
 // appendMu is held.
 func (l *Log) expectLocked(base int64) {
 	p := &l.prod
-	if p.emptyTo != noProducers {
-		return
-	}
 	p.emptyTo = base
 	p.some.Store(true)
 	l.slot.mu.Lock()
