@@ -4,29 +4,31 @@
 // A [Table] holds for each producer id its epochs, its last timestamp, the first
 // offset of its open transaction and its last five batches:
 //
-//	index, 4 B a cell          entries, 64 B             windows, 96 B
-//	├──────┼──────┼─ ...      ├─────────────────┼─ ...  ├─────────────────┼─ ...
-//	│ 8+24 │      │           │ id, epochs, the │       │ up to four      │
-//	│ bits │      │           │ newest batch    │       │ older batches   │
-//	└──┬───┴──────┴─          └─────▲───────────┴─      └─────▲───────────┴─
-//	   └─────── number ─────────────┴─────────────────────────┘
+//	tags, 1 B a slot    slots, 64 B              windows, 96 B
+//	├─┼─┼─┼─ ...       ├─────────────────┼─ ... ├─────────────────┼─ ...
+//	│ │ │ │            │ id, epochs, the │      │ ring of up to   │
+//	│ │ │ │            │ newest batch    │      │ 4 older batches │
+//	└─┴─┴─┴─           └─────────────────┴─     └─────────────────┴─
 //
-// All links are numbers: the garbage collector finds two pointers in 1,024 entries.
-// The index is open addressing over the entries' numbers, with eight bits of the
-// hash in the cell. It doubles, but moves eight cells at each insertion, so that
-// no append waits for all of it. Entries and windows come in chunks of 1,024 that
-// never move; a chunk of windows is made when one of its producers sends a second
-// batch. [Table.Freeze] shares the chunks with a [View] for a file to be written
-// from; the table copies a chunk before it writes to it.
+// All three are arrays under the same number, which the hash of the id names: open
+// addressing. Most producers are at home there, so that one append waits for one
+// cache miss: slot, tags and window are fetched side by side. The tags find the
+// others. Slots have no pointers: the garbage collector looks at none of them.
+//
+// The table is divided by the first bits of the hash into parts of up to 2,048 slots.
+// A part that is full grows by an eighth, or splits in two: no append waits for
+// more than one part to be copied. Windows are made for a part when one of its
+// producers sends a second batch. [Table.Freeze] shares the parts with a [View] for
+// a file to be written from; the table copies a part before it writes to it.
 //
 // Check decides about a batch and changes nothing, Update enters one that was
 // appended (§5.3). Followers, and replays of a log, only call Update.
 //
 // A Table is bounded. When it is full, a new producer takes the place of the
 // longest idle one, the one whose last batch has the lowest offset, among the
-// next 32 entries that a hand meets on its way round the table. A producer with
-// an open transaction is never evicted: if the hand meets nothing else in 1,024
-// entries, the bound gives way. An evicted producer is unknown when it comes
+// next 32 that a hand meets on its way round the table. A producer with an open
+// transaction is never evicted: if the hand meets nothing else in 1,024 slots, the
+// bound gives way. An evicted producer is unknown when it comes
 // back: whatever it sends is accepted, as after expiry.
 //
 // There are two files. Kafka's .snapshot has the last batch of each producer, our
@@ -50,8 +52,8 @@ const Window = 5
 
 // Options bounds a table. The zero value is ready to use.
 type Options struct {
-	// MaxProducers is how many producers are kept, each in 70 to 80 bytes, or some
-	// 100 more where producers send more than one batch. Default 1,000,000, at most
+	// MaxProducers is how many producers are kept, each in 70 to 80 bytes, or 170 to
+	// 200 where producers send more than one batch. Default 1,000,000, at most
 	// 2^24 − 2.
 	MaxProducers int
 
@@ -327,8 +329,8 @@ func (t *Table) prepare(pid int64) {
 }
 
 const (
-	evictAmong  = 32   // entries of which the longest idle one goes
-	evictWithin = 1024 // entries looked at at most
+	evictAmong  = 32   // producers of which the longest idle one goes
+	evictWithin = 1024 // slots looked at at most
 )
 
 // evict makes room for one producer, if it can.
