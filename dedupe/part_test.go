@@ -58,12 +58,12 @@ func TestParts(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	tab, m := New(Options{MaxProducers: 12_000, Expiration: 1000 * time.Millisecond}), model{}
+	tab, m := New(Options{MaxProducers: 8_000, Expiration: 1000 * time.Millisecond}), model{}
 	offset := int64(0)
 	frozen := model{}
 	for phase := range 4 {
-		for range 12_000 {
-			s := sent{pid: r.Int64N(20_000), count: 1, ts: int64(phase) * 300}
+		for range 8_000 {
+			s := sent{pid: r.Int64N(12_000), count: 1, ts: int64(phase) * 300}
 			if phase == 1 {
 				s.pid = r.Int64() // all over, and evicting
 			}
@@ -142,8 +142,10 @@ func TestZeros(t *testing.T) {
 // TestSize: slots for any number of producers, with room for one more, and never
 // more than a third too many.
 func TestSize(t *testing.T) {
-	for n := range 10_000 {
-		p := part{slots: make([]slot, size(n)), used: n}
+	const most = 10_000
+	slots := make([]slot, size(most))
+	for n := range most {
+		p := part{slots: slots[:size(n)], used: n}
 		if len(p.slots)%bucket != 0 || p.full() || 3*len(p.slots) > 4*n+64 {
 			t.Fatalf("%d slots for %d producers", len(p.slots), n)
 		}
