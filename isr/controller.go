@@ -70,6 +70,7 @@ type Controller struct {
 	revision  int64         // of the newest change
 	announced int64         // up to here changes are stored and told
 	failed    bool          // the last Store did
+	size      int           // of the state that was encoded last
 	nodes     []*nodeState  // by id
 	topics    []*topicState // in the order they were made
 	parts     []*partState  // likewise: every walk goes along these lists
@@ -586,7 +587,8 @@ func proposed(r *partition.Record, q *partition.Alter) (isr []partition.Member, 
 			m.LogID = old.LogID
 		}
 	}
-	return inOrder(r, isr), true
+	inOrder(r, isr)
+	return isr, true
 }
 
 // asLeader is the beginning of what only the leader of an epoch may ask for.

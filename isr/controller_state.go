@@ -95,7 +95,8 @@ func (c *Controller) encode() []byte {
 		}
 		return append(b, '\n')
 	}
-	b := line(stateHead{"coordinator", 1, c.o.ClusterID, c.revision, c.endID, len(c.nodes), len(c.topics), len(c.parts)})
+	head := line(stateHead{"coordinator", 1, c.o.ClusterID, c.revision, c.endID, len(c.nodes), len(c.topics), len(c.parts)})
+	b := append(make([]byte, 0, c.size+c.size/8), head...) // mostly it has the size it had
 	for _, n := range c.nodes {
 		if n.line == nil {
 			n.line = line(stateNode{n.ID, n.Revision, n.BrokerEpoch, n.chainStart, text(n.incarnation), text(n.boot), n.Fenced, n.Stopping, n.Durable, n.Address})
@@ -118,7 +119,9 @@ func (c *Controller) encode() []byte {
 		}
 		b = append(b, p.line...)
 	}
-	return fmt.Appendf(b, "xxh64 %016x\n", xxhash.Sum64(b))
+	b = fmt.Appendf(b, "xxh64 %016x\n", xxhash.Sum64(b))
+	c.size = len(b)
+	return b
 }
 
 func toState(list []partition.Member) (s []stateMember) {

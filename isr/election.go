@@ -32,8 +32,7 @@ var noWish = wish{leader: partition.None, refuse: partition.None}
 // that is complete goes to the ELR, from which somebody live leads alone.
 func (c *Controller) decide(p *partState, w wish) *partition.Record {
 	r := p.rec
-	n := *r // shares Replicas, which never change
-	lead := r.Leader
+	lead, minISR := r.Leader, r.MinISR
 	if w.leader != partition.None {
 		lead = w.leader
 	}
@@ -42,7 +41,8 @@ func (c *Controller) decide(p *partState, w wish) *partition.Record {
 		wanted = r.ISR
 	}
 
-	var isr, left, lost []partition.Member
+	var room [3][8]partition.Member // most records stand: that is found out without garbage
+	isr, left, lost := room[0][:0], room[1][:0], room[2][:0]
 	judge := func(m partition.Member, may bool) {
 		node := c.node(m.Node)
 		switch {
@@ -81,7 +81,7 @@ func (c *Controller) decide(p *partState, w wish) *partition.Record {
 		if lead = c.first(r, left); lead != partition.None {
 			elected = true
 			i := slices.IndexFunc(left, func(m partition.Member) bool { return m.Node == lead })
-			isr = []partition.Member{left[i]}
+			isr = append(isr[:0], left[i])
 			left = slices.Delete(left, i, i+1)
 		}
 	}
@@ -94,17 +94,23 @@ func (c *Controller) decide(p *partState, w wish) *partition.Record {
 	// The least ISR in force changes only under a leader that goes on: what another
 	// one counted as complete is given up with it (R20), and whoever was just elected
 	// may still decline.
-	if minISR := p.minISR(); lead != partition.None && !elected && minISR != r.MinISR {
-		n.MinISR, left = minISR, nil
+	if want := p.minISR(); lead != partition.None && !elected && want != minISR {
+		minISR, left = want, nil
 	}
-	if len(isr) >= int(n.MinISR) {
+	if len(isr) >= int(minISR) {
 		left, lost = nil, nil
 	}
-	n.Leader, n.ISR, n.ELR, n.LastKnown = lead, inOrder(r, isr), inOrder(r, left), inOrder(r, lost)
+	inOrder(r, isr)
+	inOrder(r, left)
+	inOrder(r, lost)
+	if !elected && minISR == r.MinISR && slices.Equal(isr, r.ISR) && slices.Equal(left, r.ELR) && slices.Equal(lost, r.LastKnown) {
+		return nil
+	}
+	n := *r // shares Replicas, which never change
+	n.Leader, n.MinISR = lead, minISR
+	n.ISR, n.ELR, n.LastKnown = own(isr), own(left), own(lost)
 	if elected {
 		n.LeaderEpoch++
-	} else if n.MinISR == r.MinISR && slices.Equal(n.ISR, r.ISR) && slices.Equal(n.ELR, r.ELR) && slices.Equal(n.LastKnown, r.LastKnown) {
-		return nil
 	}
 	return &n
 }
@@ -130,10 +136,12 @@ func has(list []partition.Member, node int32) bool {
 	return ok
 }
 
+// own copies a list, nil if it is empty.
+func own(list []partition.Member) []partition.Member { return append([]partition.Member(nil), list...) }
+
 // inOrder sorts a list like the replicas.
-func inOrder(r *partition.Record, list []partition.Member) []partition.Member {
+func inOrder(r *partition.Record, list []partition.Member) {
 	slices.SortFunc(list, func(a, b partition.Member) int {
 		return cmp.Compare(slices.Index(r.Replicas, a.Node), slices.Index(r.Replicas, b.Node))
 	})
-	return list
 }
