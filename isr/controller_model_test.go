@@ -90,7 +90,6 @@ type ghost struct {
 	maxEpoch int64
 	revision int64
 	proposed map[int32]bool // by the step just made, if it was taken
-	load     bool
 	state    []byte
 }
 
@@ -230,7 +229,7 @@ func (g *ghost) steps() map[string]func() {
 			if p == nil {
 				return
 			}
-			node, le := g.node(), p.seen.LeaderEpoch+int32(g.draw("le", 2)-g.draw("le", 2))
+			node, le := g.node(), p.seen.LeaderEpoch+int32(g.draw("le", 3)-1)
 			if g.oneIn(2, "leader") && p.seen.Leader >= 0 {
 				node, le = p.seen.Leader, p.seen.LeaderEpoch
 			}
