@@ -162,24 +162,32 @@ func benchBatch(b *testing.B, size, count int) Batch {
 	return build(b, benchRecords(size, count))
 }
 
-// BenchmarkSkim: go test -run '^$' -bench Skim ./record
+// BenchmarkSkim skims records of one size and millisecond, of one size, and of
+// sizes that differ:
+//
+//	go test -run '^$' -bench Skim ./record
 func BenchmarkSkim(b *testing.B) {
-	recs := make([]Record, 100)
-	for i := range recs {
-		recs[i] = Record{Timestamp: day, Key: []byte("key-17"), Value: make([]byte, 100)}
+	for _, records := range []string{"alike", "times", "sizes"} {
+		b.Run("records="+records, func(b *testing.B) {
+			recs := make([]Record, 100)
+			for i := range recs {
+				recs[i] = Record{Timestamp: day, Key: []byte("key-17"), Value: make([]byte, 100)}
+				switch records {
+				case "times":
+					recs[i].Timestamp += int64(i % 40)
+				case "sizes":
+					recs[i].Value = recs[i].Value[:70+i*37%30]
+				}
+			}
+			batch := build(b, recs)
+			var r Reader
+			for range b.N {
+				r.Reset(batch)
+				if s := r.Skim(-1, 99); s.Count != 100 {
+					b.Fatal(s)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*100), "ns/record")
+		})
 	}
-	spec := NewSpec()
-	var w Builder
-	batch, err := w.Build(recs, &spec)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var r Reader
-	for range b.N {
-		r.Reset(batch)
-		if s := r.Skim(-1, 99); s.Count != 100 {
-			b.Fatal(s)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*100), "ns/record")
 }

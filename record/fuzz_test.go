@@ -207,6 +207,50 @@ func TestSkim(t *testing.T) {
 	}
 }
 
+// Skim passes over records alike in a stride of its own. Whatever byte of them
+// is another one, it sees what Next sees.
+func TestSkimAlike(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		count int
+		times int // ms between the first record and the others
+		key   []byte
+		value int
+	}{
+		{"short", 140, 0, []byte("k"), 1},
+		{"null key", 70, 0, nil, 2},
+		{"lengths of two bytes", 70, 0, []byte("key-17"), 100},
+		{"times of two bytes", 70, 100, []byte("k"), 70},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			recs := make([]Record, tc.count)
+			for i := range recs {
+				recs[i] = Record{Timestamp: day + int64(min(i, 1)*tc.times), Key: tc.key, Value: bytes.Repeat([]byte{'v'}, tc.value)}
+			}
+			whole := build(t, recs)
+			if n := skimAgrees(t, whole, read(t, whole), nil); n != len(recs) {
+				t.Fatalf("%d of %d records skimmed", n, len(recs))
+			}
+			for at := lastDeltaAt; at < len(whole); at++ {
+				if bytes.Equal(whole[at-1:min(at+2, len(whole))], []byte("vvv")) {
+					continue // inside a value
+				}
+				for _, flip := range []byte{1, 2, 0x80, whole[at]} {
+					b := slices.Clone(whole)
+					b[at] ^= flip
+					var r Reader
+					r.Reset(b)
+					var seen []Record
+					for r.Next() {
+						seen = append(seen, clone(*r.Record()))
+					}
+					skimAgrees(t, b, seen, r.Err())
+				}
+			}
+		})
+	}
+}
+
 // fuzzCodec: no stream panics or decodes to more than the bound, what decodes has
 // a compressed form that decodes to the same.
 func fuzzCodec(f *testing.F, c Codec, more ...[]byte) {

@@ -349,19 +349,61 @@ type Skimmed struct {
 }
 
 // Skim passes over usual records for whoever needs their offsets and times only:
-// it checks of each what Next does, and costs a third. It ends before a record
-// that has headers or long numbers, is invalid, or whose offset is not above
-// prev and those before it and at most last: Next reads that one.
+// it checks of each what Next does, and costs half of it, where one record is like
+// the other a fifth. It ends before a record that has headers or long numbers, is
+// invalid, or whose offset is not above prev and those before it and at most last:
+// Next reads that one.
 func (r *Reader) Skim(prev, last int64) (s Skimmed) {
 	if r.err != nil {
 		return s
 	}
-	p, pos, n, left := r.data, r.pos, 0, r.count-r.next
-	low, high := prev-r.baseOffset, last-r.baseOffset
-	largest, at, first := int64(math.MinInt64), int64(0), int64(0)
-	for n < left && pos <= len(p)-8 {
+	start, left := r.pos, r.count-r.next
+	k := skim{p: r.data, pos: start, left: left, low: prev - r.baseOffset, high: last - r.baseOffset, largest: math.MinInt64}
+	for alike := true; k.each(alike); {
+		// One try a batch that fails: its records are of one size, no more.
+		alike = k.alike()
+	}
+	n := left - k.left
+	if n == 0 {
+		return s
+	}
+	r.pos, r.next = k.pos, r.next+n
+	s = Skimmed{n, r.baseOffset + k.low, r.baseTimestamp + k.largest, r.baseOffset + k.at}
+	if r.appendTime { // that of all
+		var first Record
+		r.parse(r.data, start, &first, nil)
+		s.MaxTimestamp, s.MaxAt = r.maxTimestamp, first.Offset
+	}
+	return s
+}
+
+// skim is where Skim stands in a batch. What the loops below need most fits into
+// registers, which is why there are two.
+type skim struct {
+	p           []byte
+	from, pos   int   // the last record, and behind it
+	left        int   // records that may follow
+	low, high   int64 // the last offset delta, and the largest allowed
+	largest, at int64 // timestamp delta, and the first offset delta that has it
+}
+
+// each passes over records one by one. It is true before one that begins like
+// the one before it, if that is wanted.
+func (k *skim) each(alike bool) (again bool) {
+	p, from, pos, left := k.p, k.from, k.pos, k.left
+	low, high := k.low, k.high
+	largest, at := k.largest, k.at
+	before := uint64(math.MaxUint64) // no first two bytes
+	for left > 0 && pos <= len(p)-8 {
 		// As in parseShort, but for times, which may take two bytes.
 		w := binary.LittleEndian.Uint64(p[pos:])
+		if w&0xffff == before {
+			again = true
+			break
+		}
+		if from = pos; alike {
+			before = w & 0xffff
+		}
 		length, i := w&0x7f, pos+5
 		if w&0x80 != 0 {
 			if length |= w >> 1 & 0x3f80; w&0x8000 != 0 {
@@ -417,21 +459,60 @@ func (r *Reader) Skim(prev, last int64) (s Skimmed) {
 		if t := unzigzag64(timestamp); t > largest {
 			largest, at = t, delta
 		}
-		if n == 0 {
-			first = delta
-		}
 		low, pos = delta, end
-		n++
+		left--
 	}
-	if n == 0 {
-		return s
+	k.from, k.pos, k.left, k.low, k.largest, k.at = from, pos, left, low, largest, at
+	return again
+}
+
+// alike passes over the records that equal the last one in each number but the
+// offset, which is one more each time: then three compares show that one is as
+// good as the one before it. It is false if there are none.
+func (k *skim) alike() bool {
+	p, pos, step := k.p, k.pos, k.pos-k.from
+	word := binary.LittleEndian.Uint64(p[k.from:])
+	timeAt := uint(16) // in bits, as all places in the word
+	mask := ^uint64(0xff00)
+	if word&0x80 != 0 {
+		timeAt = 24
+		mask = ^uint64(0xff0000) // the attributes
 	}
-	r.pos, r.next = pos, r.next+n
-	s = Skimmed{n, r.baseOffset + low, r.baseTimestamp + largest, r.baseOffset + at}
-	if r.appendTime { // that of all
-		s.MaxTimestamp, s.MaxAt = r.maxTimestamp, r.baseOffset+first
+	offsetAt := timeAt + 8
+	if word>>timeAt&0x80 != 0 {
+		offsetAt += 8
 	}
-	return s
+	keyAt := offsetAt + 8
+	if word>>offsetAt&0x80 != 0 {
+		keyAt += 8
+	}
+	mask &= 2<<(keyAt+7) - 1 // up to the key's length
+	valueAt := int(keyAt/8) + 1
+	if key := word >> keyAt & 0xff; key != 1 {
+		valueAt += int(key >> 1)
+	}
+	value, valueMask := binary.LittleEndian.Uint16(p[k.from+valueAt:]), uint16(0xff)
+	if value&0x80 != 0 {
+		valueMask = 0xffff
+	}
+	// One more is two more as a zig-zag number, until the low bits are all in use.
+	most := 63 - int(word>>offsetAt&0x7f>>1)
+	if word>>offsetAt&1 != 0 { // negative
+		most = 0
+	}
+	most, more := min(most, k.left, int(k.high-k.low)), uint64(2)<<offsetAt
+	n := 0
+	for ; n < most && pos <= len(p)-8; n++ {
+		word += more
+		q := p[pos:]
+		if (binary.LittleEndian.Uint64(q)^word)&mask != 0 || uint(step-1) >= uint(len(q)) || q[step-1] != 0 ||
+			(binary.LittleEndian.Uint16(q[valueAt:])^value)&valueMask != 0 {
+			break
+		}
+		pos += step
+	}
+	k.pos, k.left, k.low = pos, k.left-n, k.low+int64(n)
+	return n > 0
 }
 
 // end notes what is wrong once all records were read.
