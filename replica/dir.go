@@ -679,9 +679,10 @@ func (d *Dir) Close(now time.Time) error {
 			errs = append(errs, fmt.Errorf("write clean marker: %w", err))
 		}
 	}
-	errs = append(errs, d.lock.Close())
+	// Removed while it is held: afterwards it may be somebody else's.
 	if err := d.o.FS.Remove(d.path(dirLockName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
+	errs = append(errs, d.lock.Close())
 	return errors.Join(errs...)
 }

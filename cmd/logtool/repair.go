@@ -183,8 +183,7 @@ func (s *repairStep) print(o *output, done bool) {
 }
 
 // lock keeps Tidemark and Kafka out: the lock of the log, and that of the data
-// folder, which Kafka takes in a way of its own. Both files stay: an unlocked one
-// does no harm (log-format §1.1).
+// folder. Both files stay: an unlocked one does no harm (log-format §1.1).
 func (r *repairer) lock(dir *partitionDir) (_ func(), err error) {
 	var held []io.Closer
 	unlock := func() {
@@ -211,16 +210,7 @@ func (r *repairer) lock(dir *partitionDir) (_ func(), err error) {
 	if !dir.checkpoints().Valid {
 		return unlock, nil // no data folder
 	}
-	name := filepath.Join(data, checkpoint.LockFile)
-	if err := take(name); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	held = append(held, f)
-	if err := lockRecord(f); err != nil {
+	if err := take(filepath.Join(data, checkpoint.LockFile)); err != nil {
 		return nil, err
 	}
 	return unlock, nil

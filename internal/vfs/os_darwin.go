@@ -1,6 +1,8 @@
 package vfs
 
 import (
+	"os"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -31,6 +33,20 @@ func allocate(fd uintptr, size int64) error {
 func syncData(fd uintptr) error {
 	for {
 		if _, err := unix.FcntlInt(fd, unix.F_FULLFSYNC, 0); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// lockFile locks the file or unlocks it. On darwin a flock and the lock that Java
+// takes by fcntl exclude each other (fcntl(2)).
+func lockFile(f *os.File, lock bool) error {
+	how := unix.LOCK_UN
+	if lock {
+		how = unix.LOCK_EX | unix.LOCK_NB
+	}
+	for {
+		if err := unix.Flock(int(f.Fd()), how); err != unix.EINTR {
 			return err
 		}
 	}

@@ -28,6 +28,21 @@ func syncData(fd uintptr) error {
 	}
 }
 
+// lockFile locks the whole file or unlocks it. It is the lock that Java takes, and
+// so Kafka, by fcntl, but owned by the open file. A flock is of another kind: on a
+// local file system neither sees the other.
+func lockFile(f *os.File, lock bool) error {
+	how := unix.Flock_t{Type: unix.F_UNLCK}
+	if lock {
+		how.Type = unix.F_WRLCK
+	}
+	for {
+		if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &how); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
 func readBootID() [16]byte {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

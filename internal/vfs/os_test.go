@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,40 +39,93 @@ func playRole(role string) int {
 			fmt.Println("got it")
 			_, _ = os.Stdin.Read(make([]byte, 1))
 		}
+	case "java lock": // as Java's FileChannel.tryLock, and so Kafka
+		f, err := os.OpenFile(arg, os.O_RDWR|os.O_CREATE, 0o644)
+		if err == nil {
+			err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+		}
+		switch {
+		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES):
+			fmt.Println("locked")
+		case err != nil:
+			fmt.Println(err)
+		default:
+			fmt.Println("got it")
+			_, _ = os.Stdin.Read(make([]byte, 1))
+		}
 	default:
 		return playSystemRole(role, arg)
 	}
 	return 0
 }
 
+// Another process with our lock or with Java's excludes us, and we it.
 func TestOSLockAcrossProcesses(t *testing.T) {
-	name := filepath.Join(t.TempDir(), ".lock")
-	l, err := OS.Lock(name)
-	must(t, err)
-	if out, err := child("lock", name).Output(); err != nil || string(out) != "locked\n" {
-		t.Errorf("child, while we hold the lock: %q, %v", out, err)
-	}
-	must(t, l.Close())
+	for _, role := range []string{"lock", "java lock"} {
+		t.Run(role, func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), ".lock")
+			l, err := OS.Lock(name)
+			must(t, err)
+			f, err := os.Open(name) // a process's own locks end when it closes any descriptor
+			must(t, err)
+			must(t, f.Close())
+			if out, err := child(role, name).Output(); err != nil || string(out) != "locked\n" {
+				t.Errorf("child, while we hold the lock: %q, %v", out, err)
+			}
+			must(t, l.Close())
 
-	cmd := child("lock", name)
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	said := make([]byte, 16)
-	n, _ := out.Read(said)
-	if string(said[:n]) != "got it\n" {
-		t.Errorf("child, after we closed it: %q", said[:n])
+			cmd := child(role, name)
+			in, err := cmd.StdinPipe()
+			must(t, err)
+			out, err := cmd.StdoutPipe()
+			must(t, err)
+			must(t, cmd.Start())
+			said := make([]byte, 16)
+			n, _ := out.Read(said)
+			if string(said[:n]) != "got it\n" {
+				t.Errorf("child, after we closed it: %q", said[:n])
+			}
+			_, err = OS.Lock(name)
+			wantErr(t, err, ErrLocked, name)
+			must(t, cmd.Process.Kill()) // kill -9 frees it
+			_ = cmd.Wait()
+			in.Close()
+			l, err = OS.Lock(name)
+			must(t, err)
+			must(t, l.Close())
+		})
 	}
-	_, err = OS.Lock(name)
-	wantErr(t, err, ErrLocked, name)
-	must(t, cmd.Process.Kill()) // kill -9 frees it
-	_ = cmd.Wait()
-	in.Close()
-	l, err = OS.Lock(name)
-	must(t, err)
-	must(t, l.Close())
+}
+
+// A holder may remove the file before it lets go: still there is one at a time.
+func TestOSLockRemoved(t *testing.T) {
+	name := filepath.Join(t.TempDir(), ".lock")
+	var holders atomic.Int32
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 500 {
+				l, err := OS.Lock(name)
+				if err != nil {
+					if !errors.Is(err, ErrLocked) {
+						t.Error(err)
+					}
+					continue
+				}
+				if n := holders.Add(1); n != 1 {
+					t.Errorf("%d holders", n)
+				}
+				if err := OS.Remove(name); err != nil {
+					t.Error(err)
+				}
+				holders.Add(-1)
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // A child that the program starts must not keep the lock.

@@ -98,27 +98,35 @@ func (osFS) SyncDir(dir string) error {
 }
 
 func (osFS) Lock(name string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
-	}
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err != unix.EINTR {
-			break
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, err
+		}
+		if err := lockFile(f, true); err != nil {
+			f.Close()
+			return nil, lockError(name, err)
+		}
+		// Who had the lock may have removed the file since it was opened: the next
+		// one would lock another.
+		mine, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if there, err := os.Stat(name); err == nil && os.SameFile(mine, there) {
+			return &osLock{f: f}, nil
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
 		}
 	}
-	if err == nil {
-		return &osLock{f: f}, nil
-	}
-	f.Close()
-	return nil, lockError(name, err)
 }
 
-// lockError says what flock's errno means to who runs the program.
+// lockError says what the errno of a lock means to who runs the program.
 func lockError(name string, err error) error {
 	switch err {
-	case unix.EWOULDBLOCK:
+	case unix.EAGAIN, unix.EACCES:
 		err = ErrLocked
 	case unix.ENOLCK, unix.EINVAL, unix.ENOTSUP, unix.ENOSYS:
 		err = fmt.Errorf("the file system does not support locks: %w", err)
@@ -140,14 +148,15 @@ var FileLimit = sync.OnceValue(func() int {
 
 var osBootID = sync.OnceValue(readBootID)
 
-// osLock is a held lock. A flock belongs to the open file, not to the process:
-// a second holder in this one is refused too.
+// osLock is a held lock. It belongs to the open file, not to the process: a
+// second holder in this one is refused too, and whoever else opens and closes the
+// file does not end it.
 type osLock struct{ f *os.File }
 
 func (l *osLock) Close() error {
 	// Unlock first: a child being forked right now may hold a copy of the
 	// descriptor until its exec.
-	if err := unix.Flock(int(l.f.Fd()), unix.LOCK_UN); err != nil {
+	if err := lockFile(l.f, false); err != nil {
 		return errors.Join(&fs.PathError{Op: "unlock", Path: l.f.Name(), Err: err}, l.f.Close())
 	}
 	return l.f.Close()
