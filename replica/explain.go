@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +23,8 @@ const (
 	ByIndex Treatment = "byIndex" // read by headers from the last index entry below what is believed
 	Scanned Treatment = "scanned" // read whole, checksums too; the indexes are made again
 	Removed Treatment = "removed" // it lies behind the end of the log, or wholly below its start
+	Loaded  Treatment = "loaded"  // of producers: the table begins with it
+	Refused Treatment = "refused" // of producers: it is torn or another log's
 )
 
 // SegmentPlan is what opening would do with one segment.
@@ -33,6 +36,15 @@ type SegmentPlan struct {
 	ReadFrom  int64 // byte at which reading begins; the size if nothing is read
 	End       int64 // offset behind its last batch
 	EndPos    int64 // byte behind its last batch, −1 if the file was not read that far
+}
+
+// ProducerFilePlan is what opening would do with one file of producers, ours or
+// Kafka's. Treatment is Loaded, Refused, Removed or Unread.
+type ProducerFilePlan struct {
+	Name      string
+	Offset    int64 // the first that it does not cover
+	Treatment Treatment
+	Err       error // why it is refused
 }
 
 // Plan is what opening a log would do, and what it goes by.
@@ -59,6 +71,12 @@ type Plan struct {
 	// is no file, or it cannot be read.
 	Epochs, Stored []Epoch
 	NoEpochs       bool
+	// Producers are the files of producers, ours first, each kind by offset.
+	// ProducersFrom is the offset from which the log is read, checksums too, for what
+	// they do not tell, End if they tell all; −1 if the log would open for reading
+	// only and have no table.
+	Producers     []ProducerFilePlan
+	ProducersFrom int64
 	// Damage: the log would open for reading only, and nothing would be changed.
 	Damage *CorruptError
 	// Refused is why opening would fail.
@@ -66,7 +84,7 @@ type Plan struct {
 }
 
 // Explain answers what Open would do in dir, by the rules of Open itself, and
-// changes nothing. It takes no lock: beside a live writer it says what the next
+// changes nothing. It reads what Open would read. It takes no lock: beside a live writer it says what the next
 // Open would find if the process died now.
 //
 // Errors: what the file system says. That Open would refuse is in the plan.
@@ -77,7 +95,8 @@ func Explain(dir string, o Options, now time.Time) (*Plan, error) {
 	names := &pretend{FS: o.FS, gone: map[string]bool{}, moved: map[string]string{}}
 	o.FS, o.ReadOnly = names, false
 	l := newLog(dir, o)
-	r := &recovery{l: l}
+	l.prod.trace = &producerTrace{refused: map[string]error{}, from: -1}
+	r := &recovery{l: l, now: now}
 	p := new(Plan)
 	defer r.abandon(nil)
 	err := func() (err error) {
@@ -105,7 +124,8 @@ func Explain(dir string, o Options, now time.Time) (*Plan, error) {
 func (p *Plan) fill(r *recovery, names *pretend) {
 	p.Basis = r.basis()
 	p.Vouched, p.Settled, p.Believed = r.vouched, r.settled, r.believed
-	p.Removes, p.Renames = names.removes, names.renames
+	p.fillProducers(r, names)
+	p.Renames = names.renames
 	for _, base := range r.below {
 		p.Segments = append(p.Segments, SegmentPlan{Name: segment.FileName(base, ".log"), Base: base, Size: r.sizes[base],
 			Treatment: Removed, ReadFrom: r.sizes[base], End: -1, EndPos: -1})
@@ -138,6 +158,34 @@ func (p *Plan) fill(r *recovery, names *pretend) {
 	if r.l.epochs != nil {
 		p.Epochs = r.l.epochs.snapshot()
 	}
+}
+
+// fillProducers also takes the files of producers out of those that go before
+// anything is judged.
+func (p *Plan) fillProducers(r *recovery, names *pretend) {
+	trace := r.l.prod.trace
+	p.ProducersFrom = trace.from
+	if r.l.Damage() != nil {
+		p.ProducersFrom = -1
+	}
+	for _, kind := range []struct {
+		suffix string
+		ends   map[int64]bool
+	}{{windowSuffix, r.windows}, {snapshotSuffix, r.snapshots}} {
+		for _, end := range slices.Sorted(maps.Keys(kind.ends)) {
+			f := ProducerFilePlan{Name: segment.FileName(end, kind.suffix), Offset: end, Treatment: Unread}
+			if i := slices.Index(names.removes, f.Name); i >= 0 {
+				names.removes = slices.Delete(names.removes, i, i+1)
+				f.Treatment = Removed
+			} else if f.Name == trace.loaded {
+				f.Treatment = Loaded
+			} else if err := trace.refused[f.Name]; err != nil {
+				f.Treatment, f.Err = Refused, err
+			}
+			p.Producers = append(p.Producers, f)
+		}
+	}
+	p.Removes = names.removes
 }
 
 // basis says what readSlot went by.

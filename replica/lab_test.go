@@ -61,6 +61,12 @@ func (r *records) Handle(_ context.Context, x slog.Record) error {
 	return nil
 }
 
+func (r *records) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines)
+}
+
 // newLab opens an empty log in leader epoch 0. Sole and small segments unless o
 // says otherwise.
 func newLab(t testing.TB, o replica.Options) *lab {
@@ -105,6 +111,11 @@ func openExplained(t testing.TB, fsys vfs.FS, dir string, o replica.Options) (*r
 	if after := tree(t, mem, dir); !maps.Equal(before, after) {
 		t.Errorf("Explain changed the folder:\n%v\n%v", before, after)
 	}
+	heard := 0
+	warns, hears := o.Logger.Handler().(*records)
+	if hears {
+		heard = len(warns.all())
+	}
 	l, err := replica.Open(dir, o, t0)
 	if explainErr != nil || len(before) == 0 {
 		return l, err
@@ -128,6 +139,26 @@ func openExplained(t testing.TB, fsys vfs.FS, dir string, o replica.Options) (*r
 		return l, nil
 	}
 	after := tree(t, mem, dir)
+	refused := map[string]bool{}
+	for _, f := range p.Producers {
+		if _, there := after[f.Name]; there == (f.Treatment == replica.Removed) {
+			t.Errorf("Explain says %s of %s; after Open it is there: %v", f.Treatment, f.Name, there)
+		}
+		if f.Treatment == replica.Refused {
+			refused[fmt.Sprintf("producer snapshot is passed over dir=%s file=%s err=%v", dir, f.Name, f.Err)] = true
+		}
+	}
+	if hears {
+		for _, line := range warns.all()[heard:] {
+			if strings.HasPrefix(line, "producer snapshot is passed over") && !refused[line] {
+				t.Errorf("Open says %s; Explain says %+v", line, p.Producers)
+			}
+			delete(refused, line)
+		}
+		for line := range refused {
+			t.Errorf("Explain says that Open says %s; it does not", line)
+		}
+	}
 	for i, s := range p.Segments {
 		_, there := after[s.Name]
 		// Of a log that begins anew an empty segment has the name again.
@@ -428,9 +459,7 @@ func (x *lab) undamaged() {
 }
 
 func (x *lab) warned(text string) (n int) {
-	x.warns.mu.Lock()
-	defer x.warns.mu.Unlock()
-	for _, line := range x.warns.lines {
+	for _, line := range x.warns.all() {
 		if strings.Contains(line, text) {
 			n++
 		}

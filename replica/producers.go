@@ -71,6 +71,14 @@ type producers struct {
 	logID    [16]byte
 	expireAt time.Time // when the table is looked through again
 	written  int64     // end of the files that the last close would write; −1 unknown
+	trace    *producerTrace
+}
+
+// producerTrace is what producersAt went by, for Explain; else there is none.
+type producerTrace struct {
+	loaded  string           // file, "" if none
+	refused map[string]error // files, and why
+	from    int64            // offset from which the log was read
 }
 
 func (o *Options) dedupe() dedupe.Options {
@@ -420,11 +428,17 @@ func (l *Log) producersAt(t *dedupe.Table, list []*segment.Segment, start, end, 
 	if whole {
 		t.Reset()
 	}
+	if p.trace != nil {
+		p.trace.from = min(from, end)
+	}
 	saw, read, err := replayProducers(t, list, start, from, end)
 	if bad, ok := errors.AsType[*CorruptError](err); ok && bad.Offset < start && from < start {
 		// What lies below the log start may be lost. Nobody's state is known from there:
 		// they are unknown, and may go on as they like.
 		t.Reset()
+		if p.trace != nil {
+			p.trace.loaded, p.trace.from = "", start
+		}
 		_, read, err = replayProducers(t, list, start, start, end)
 		saw = true
 	}
@@ -443,6 +457,11 @@ func (l *Log) loadProducers(t *dedupe.Table, ends []int64, suffix string, lowest
 		}
 		name := segment.FileName(at, suffix)
 		err := l.loadProducerFile(t, name, at, suffix == windowSuffix, nowMs)
+		if trace := l.prod.trace; trace != nil && err == nil {
+			trace.loaded = name
+		} else if trace != nil {
+			trace.refused[name] = err
+		}
 		if err == nil {
 			return at
 		}
@@ -537,7 +556,7 @@ func (r *recovery) findProducers() error {
 			p.emptyTo = r.old.end
 		}
 	}
-	if l.o.ReadOnly || l.Damage() != nil {
+	if l.o.ReadOnly && p.trace == nil || l.Damage() != nil {
 		return nil
 	}
 	end := r.end
@@ -566,6 +585,9 @@ func (r *recovery) findProducers() error {
 		// an empty table (log-format §5.6, §12.1).
 		p.trusted = true
 		p.some.Store(true)
+		if p.trace != nil {
+			p.trace.from = r.end
+		}
 		return nil
 	}
 	none, read, err := l.producersAt(p.table, r.list, r.logStart(), r.end, r.now.UnixMilli())

@@ -521,6 +521,78 @@ func TestProducersFollowTheLog(t *testing.T) {
 	})
 }
 
+// TestExplainProducers: Explain says of every file of producers what Open does with
+// it, and from where the log is read.
+func TestExplainProducers(t *testing.T) {
+	snapshot := func(end int64) string { return segment.FileName(end, ".snapshot") }
+	window := func(end int64) string { return segment.FileName(end, dedupe.Suffix) }
+	const base, end = 5, 6 // of the last segment, and of the log
+	for _, tc := range []struct {
+		name string
+		harm func(x *lab)
+		want string // ours, Kafka's, offset
+	}{
+		{"closed", func(x *lab) {}, "5 unread, 6 loaded; 5 unread, 6 unread; from 6"},
+		{"killed", func(x *lab) { x.open(); x.accept(end, batch{pid: 1, seq: 3, n: 1}); x.kill() }, "5 unread, 6 loaded; 5 unread, 6 unread; from 6"},
+		{"ours torn", func(x *lab) { x.write(window(end), x.read(window(end))[:70]) }, "5 loaded, 6 refused; 5 unread, 6 unread; from 5"},
+		{"ours all torn", func(x *lab) {
+			x.write(window(end), nil)
+			x.write(window(base), nil)
+		}, "5 refused, 6 refused; 5 unread, 6 unread; from 0"},
+		{"above the end", func(x *lab) {
+			x.write(window(end+1), x.read(window(end)))
+			x.write(snapshot(end+1), x.read(snapshot(end)))
+		}, "5 unread, 6 loaded, 7 removed; 5 unread, 6 unread, 7 removed; from 6"},
+		{"no slot", func(x *lab) { x.remove(slotFile) }, "5 removed, 6 removed; 5 unread, 6 loaded; from 6"},
+		{"no slot, Kafka's torn", func(x *lab) {
+			x.remove(slotFile)
+			x.write(snapshot(end), x.read(snapshot(end))[:10])
+		}, "5 removed, 6 removed; 5 loaded, 6 refused; from 5"},
+		{"damaged", func(x *lab) {
+			b := x.read(logName(0))
+			b[len(b)-1] ^= 1
+			x.write(logName(0), b)
+			x.remove(indexName(0), slotFile)
+			x.o.Checkpoints = replica.Checkpoints{Valid: true, RecoveryPoint: end, HighWatermark: end, LogStart: -1}
+		}, "5 unread, 6 unread; 5 unread, 6 unread; from -1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x := newLab(t, replica.Options{SegmentBytes: 4 << 10})
+			for i := int64(0); i < end; i += 2 {
+				x.accept(i, batch{pid: 1, seq: int32(i / 2), n: 1})
+				x.append(1, 1500)
+			}
+			if got := x.segments(); !slices.Equal(got, []int64{0, base}) {
+				t.Fatalf("segments %v", got)
+			}
+			if _, err := x.log.Maintain(t0); err != nil {
+				t.Fatal(err)
+			}
+			x.close()
+			tc.harm(x)
+			o := x.o
+			o.Logger, o.FS = nil, x.fs
+			p, err := replica.Explain(x.dir, o, t0)
+			if err != nil || p.Refused != nil {
+				t.Fatal(err, p.Refused)
+			}
+			var kinds [2][]string
+			for _, f := range p.Producers {
+				kind := 0
+				if strings.HasSuffix(f.Name, ".snapshot") {
+					kind = 1
+				}
+				kinds[kind] = append(kinds[kind], fmt.Sprintf("%d %s", f.Offset, f.Treatment))
+			}
+			got := fmt.Sprintf("%s; %s; from %d", strings.Join(kinds[0], ", "), strings.Join(kinds[1], ", "), p.ProducersFrom)
+			if got != tc.want {
+				t.Errorf("%s; want %s", got, tc.want)
+			}
+			x.open() // compares
+		})
+	}
+}
+
 // TestProducersForeign: after somebody else had the folder, files of ours that
 // tell of an earlier log are not believed.
 func TestProducersForeign(t *testing.T) {

@@ -19,7 +19,8 @@ func explainCommand(e *env, code *int) *cobra.Command {
 		Use:   "explain PATH...",
 		Short: "Say what opening a partition would do, and why, without doing it",
 		Long: `Say what Tidemark would do to a partition when it opens it, and why: what it goes
-by, which segments it trusts, reads or scans, what it cuts, removes or makes again.
+by, which segments it trusts, reads or scans, what it cuts, removes or makes again,
+from which file it takes the producers.
 Nothing is changed. The answer is that of the recovery itself. PATH is a partition
 folder or a data folder.`,
 		Args: cobra.MinimumNArgs(1),
@@ -106,6 +107,20 @@ func (p *partitionDir) explain() {
 			step("cut", s.Name, s.EndPos, plan.Cut, "", fmt.Sprintf("no whole batch at offset %d, where nothing was known to be synced; %d whole ones lie behind", plan.End, plan.CutValid))
 		}
 	}
+	for _, f := range plan.Producers {
+		switch f.Treatment {
+		case replica.Loaded:
+			step("load", f.Name, -1, -1, "", fmt.Sprintf("the newest of producers that can be believed; what the log has from offset %d on is added", plan.ProducersFrom))
+		case replica.Refused:
+			step("refuse", f.Name, -1, -1, "", f.Err.Error())
+		case replica.Removed:
+			why := "another program had the folder, or it is a copy"
+			if f.Offset > plan.End {
+				why = fmt.Sprintf("it tells of producers behind the end of the log, offset %d", plan.End)
+			}
+			step("remove", f.Name, -1, -1, "", why)
+		}
+	}
 	switch {
 	case !writable:
 	case plan.NoEpochs && len(plan.Epochs) > 0:
@@ -144,6 +159,7 @@ func (p *partitionDir) explain() {
 		o.int("endOffset", plan.End)
 	}
 	o.intOr("highWatermark", plan.HighWatermark)
+	o.intOr("producersFrom", plan.ProducersFrom)
 	o.strOr("error", why)
 	o.close()
 }

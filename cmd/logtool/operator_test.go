@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io/fs"
@@ -476,6 +477,38 @@ func TestExplain(t *testing.T) {
 		t.Errorf("damaged: %v", last)
 	}
 	mustRun(t, exitUnreadable, "explain", filepath.Join(data, "none"))
+}
+
+// explain says where the producers come from: Kafka's newest snapshot, the one
+// before if that is torn, the log if there is none.
+func TestExplainProducers(t *testing.T) {
+	data := copyDir(t, filepath.Join(testdata, "kafka-4.4-closed"))
+	dir := filepath.Join(data, "idem-0")
+	newest := filepath.Join(dir, "00000000000000000076.snapshot")
+	for _, tc := range []struct {
+		name string
+		harm func()
+		step string
+		from int64
+	}{
+		{"as it is", func() {}, "load 00000000000000000076.snapshot", 76},
+		{"torn", func() { write(t, newest, []byte("torn")) }, "refuse 00000000000000000076.snapshot", 0},
+		{"unclean, none", func() {
+			if err := errors.Join(os.Remove(newest), os.Remove(filepath.Join(data, checkpoint.CleanMarkerFile))); err != nil {
+				t.Fatal(err)
+			}
+		}, "scan 00000000000000000000.log", 0},
+	} {
+		tc.harm()
+		out := mustRun(t, exitOK, "explain", "--json", dir)
+		found := false
+		for _, s := range objects(t, out, "step") {
+			found = found || s.str("action")+" "+filepath.Base(s.str("file")) == tc.step
+		}
+		if from := objects(t, out, "explain")[0].num("producersFrom"); !found || from != tc.from {
+			t.Errorf("%s: want %s, from %d\n%s", tc.name, tc.step, tc.from, out)
+		}
+	}
 }
 
 // bytesOf returns the content of every file below a folder, by its path in it.
