@@ -337,7 +337,7 @@ func used(b []byte, size int) int {
 	if n <= 1 {
 		return n
 	}
-	zero := func(i int) bool { return isZero(b[i*size:][:size]) }
+	zero := func(i int) bool { return vfs.AllZero(b[i*size:][:size]) }
 	lo, hi := 1, n // below lo no entry but the first is zero, from hi on every one is
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); zero(mid) {
@@ -350,15 +350,6 @@ func used(b []byte, size int) int {
 		return 0
 	}
 	return lo
-}
-
-func isZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // openFile opens the file by name. io is held.

@@ -810,7 +810,7 @@ func TestStale(t *testing.T) {
 		expect(t, "bytes", len(readFile(t, fsys, name)), 0)
 		expect(t, "Len", x.Len(), 0)
 		must(t, x.Append(1, 1))
-		if b := readFile(t, fsys, name); !isZero(b[8:]) {
+		if b := readFile(t, fsys, name); !vfs.AllZero(b[8:]) {
 			t.Error("old bytes stand behind the entry")
 		}
 	})

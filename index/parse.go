@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+
+	"github.com/tidemark-log/tidemark/internal/vfs"
 )
 
 // OffsetEntry is one entry of an offset index: the batch that starts at byte
@@ -54,7 +56,7 @@ func beforeZeros(b []byte, size int) int {
 	if n <= 1 {
 		return n
 	}
-	for n > 0 && isZero(b[(n-1)*size:][:size]) {
+	for n > 0 && vfs.AllZero(b[(n-1)*size:][:size]) {
 		n--
 	}
 	return n

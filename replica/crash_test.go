@@ -293,7 +293,7 @@ func (c *crasher) describe(fs *vfs.Mem) string {
 				fmt.Fprintf(&b, " [%d to %d at %d %v]", f.Base, f.Last, pos, err == nil)
 				pos += int64(f.Size)
 			}
-			fmt.Fprintf(&b, " then zeros: %v", allZero(data[pos:]))
+			fmt.Fprintf(&b, " then zeros: %v", vfs.AllZero(data[pos:]))
 		} else if i.Name == epochFile {
 			fmt.Fprintf(&b, " %q", data)
 		}

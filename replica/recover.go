@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -103,6 +102,7 @@ type recovery struct {
 	slot   bool      // old is valid and of this very directory
 	boot   bool      // the page cache, or the disk after a clean close, is as old left it
 	failed bool      // old has the failed flag (R8)
+	calm   bool      // as a clean close left it: it sleeps until something is to be changed
 	// touched: somebody else wrote since old was closed. Kafka's epoch file need
 	// not cover the batches of a log it was handed (log-format §6).
 	touched bool
@@ -150,7 +150,7 @@ func (r *recovery) run() (err error) {
 	if l.o.ReadOnly || l.Damage() != nil {
 		return r.publish()
 	}
-	if r.calm() {
+	if r.calm {
 		return r.sleep()
 	}
 	if r.slot && r.old.flags&flagClean != 0 {
@@ -185,9 +185,10 @@ func (r *recovery) find() error {
 	if err := r.judge(); err != nil {
 		return err
 	}
-	if err := r.findProducers(); err != nil { // before calm is asked
+	if err := r.findProducers(); err != nil {
 		return err
 	}
+	r.calm = !l.o.ReadOnly && l.Damage() == nil && r.asClosed()
 	return r.findEpochs()
 }
 
@@ -633,7 +634,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 				continue
 			}
 			next = r.pastGap(i, next)
-			if allZero(data[pos:]) {
+			if vfs.AllZero(data[pos:]) {
 				return nil
 			}
 			if m, e := record.ParseLegacy(data[pos:]); e == nil && m.CRCValid {
@@ -778,7 +779,7 @@ func (r *recovery) isDamage(data []byte, pos, next int64, d segment.Damage, i in
 		end = min(end, pos+int64(n))
 	}
 	last := end - end%sectorSize
-	if d.Next >= 0 && d.End == end && !allZero(data[end:min(last+sectorSize, int64(len(data)))]) {
+	if d.Next >= 0 && d.End == end && !vfs.AllZero(data[end:min(last+sectorSize, int64(len(data)))]) {
 		// A sector tears in one place. What is in the last one of the good batch
 		// behind says that it is whole up to there.
 		end = max(last, pos)
@@ -830,18 +831,6 @@ func (r *recovery) progress(s *segment.Segment, n int64) {
 		r.l.o.Progress(Progress{Segment: s.Name(), Done: r.done, Total: r.total, SegmentsLeft: left})
 	}
 }
-
-func allZero(b []byte) bool {
-	for len(b) > len(zeros) {
-		if !bytes.Equal(b[:len(zeros)], zeros[:]) {
-			return false
-		}
-		b = b[len(zeros):]
-	}
-	return bytes.Equal(b, zeros[:len(b)])
-}
-
-var zeros [4096]byte
 
 // readEpochs reads the epoch file.
 func (r *recovery) readEpochs() error {
@@ -900,7 +889,7 @@ func (r *recovery) findEpochs() error {
 	if l.o.ReadOnly || l.Damage() != nil || !missing && slices.Equal(stored, list) {
 		return nil
 	}
-	if n := len(list); !missing && r.calm() && n < len(stored) && slices.Equal(stored[:n], list) {
+	if n := len(list); !missing && r.calm && n < len(stored) && slices.Equal(stored[:n], list) {
 		// Epochs that nothing was written in. The file may have them until the log
 		// wakes: the next recovery would drop them again.
 		l.epochs.file = stored
@@ -1042,9 +1031,9 @@ func (r *recovery) hwc() int64 {
 	return -1
 }
 
-// calm reports whether the log is just as a clean close left it, with nothing to
-// mend. Such a log sleeps until something is to be changed.
-func (r *recovery) calm() bool {
+// asClosed reports whether the log is just as a clean close left it, with nothing
+// to mend. Its segments and producers are known.
+func (r *recovery) asClosed() bool {
 	n := len(r.list)
 	if !r.slot || !r.boot || r.old.flags&^(flagNoProducers|flagAlways) != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
 		return false

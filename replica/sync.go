@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/tidemark-log/tidemark/internal/mmap"
 	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/segment"
 )
@@ -255,7 +256,7 @@ func (l *Log) maintain(now time.Time) (n Next, err error) {
 const maxSealed = 64
 
 // populateStep is how much is populated between two looks at the log.
-const populateStep = 2 << 20
+const populateStep = mmap.LargePage
 
 // aheadLocked allocates, populates and prepares. It takes no lock that an append
 // needs: an append that fills memory as fast as it can would be slowed down.

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/tidemark-log/tidemark/index"
+	"github.com/tidemark-log/tidemark/internal/vfs"
 )
 
 // An entry of an offset index or time index. Both have two columns that
@@ -96,7 +97,7 @@ func (r *entryReader) at(i int64) (e entry, ok bool) {
 func (r *entryReader) zeroRun(i int64) int64 {
 	for {
 		p := r.raw(i)
-		if p == nil || !allZero(p) {
+		if p == nil || !vfs.AllZero(p) {
 			return i
 		}
 		i++

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
+	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -476,7 +477,7 @@ func (x *endIndex) state(open bool) string {
 // in a file that is in order no zero entry stands between others.
 func (r *entryReader) usedFast() int64 {
 	n := r.len()
-	zero := func(i int64) bool { p := r.raw(i); return p == nil || allZero(p) }
+	zero := func(i int64) bool { p := r.raw(i); return p == nil || vfs.AllZero(p) }
 	if n == 0 || !zero(n-1) {
 		return n
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -117,7 +118,7 @@ func (s *scanner) look() (span, bool) {
 			sp.err = tooShort("length", 8, int64(length), 14)
 		}
 		// A header still all zero is one that its writer had yet to stamp.
-		if left < minHeader || allZero(head[:minHeader]) {
+		if left < minHeader || vfs.AllZero(head[:minHeader]) {
 			sp.kind = spanTorn
 		}
 		s.bound(&sp)
@@ -170,12 +171,12 @@ func (s *scanner) follow(sp *span) {
 	end := sp.pos + sp.size
 	// A writer that stopped in the middle leaves zeros from there to the end.
 	const untouched = 64
-	if n := len(sp.data); n >= untouched && allZero(sp.data[n-untouched:]) && s.zeros(end) {
+	if n := len(sp.data); n >= untouched && vfs.AllZero(sp.data[n-untouched:]) && s.zeros(end) {
 		sp.kind = spanTorn
 		return
 	}
 	var head [minHeader]byte
-	if n, _ := s.f.ReadAt(head[:min(minHeader, s.size-end)], end); n < minHeader || allZero(head[:]) {
+	if n, _ := s.f.ReadAt(head[:min(minHeader, s.size-end)], end); n < minHeader || vfs.AllZero(head[:]) {
 		return
 	}
 	if size, ok := record.PeekSize(head[:]); ok && head[16] <= record.Magic && int64(size) <= s.size-end {
@@ -229,7 +230,7 @@ func (s *scanner) piece(pos int64) []byte {
 func (s *scanner) zeros(pos int64) bool {
 	for pos < s.size {
 		p := s.piece(pos)
-		if !allZero(p) {
+		if !vfs.AllZero(p) {
 			return false
 		}
 		if len(p) == 0 {
@@ -296,21 +297,6 @@ func checkLegacy(data []byte) error {
 
 func tooShort(what string, pos int, found, atLeast int64) error {
 	return &record.Error{Kind: record.ErrTooShort, What: what, Pos: pos, Record: -1, Found: found, Rel: "want at least", Want: atLeast}
-}
-
-func allZero(p []byte) bool {
-	for len(p) >= 8 {
-		if p[0]|p[1]|p[2]|p[3]|p[4]|p[5]|p[6]|p[7] != 0 {
-			return false
-		}
-		p = p[8:]
-	}
-	for _, c := range p {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // A reason is an error of package record taken apart for a finding.

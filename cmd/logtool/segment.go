@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/checkpoint"
+	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -401,7 +402,7 @@ func (c *indexCheck) current() (e entry, ok bool) {
 			} else {
 				c.miss(e, fmt.Sprintf("at or above the segment's base %d", c.base))
 			}
-		} else if n, ok := c.at(c.i + 1); ok && (n.a <= e.a || n.b <= e.b) && !allZero(c.raw(c.i+1)) && c.ascends(n) {
+		} else if n, ok := c.at(c.i + 1); ok && (n.a <= e.a || n.b <= e.b) && !vfs.AllZero(c.raw(c.i+1)) && c.ascends(n) {
 			c.miss(e, "below "+c.name(n)+" behind it")
 		} else {
 			return e, true

@@ -94,14 +94,14 @@ func (m *Mapping) Bytes() []byte { return m.data }
 // where the kernel cannot populate (Linux before 5.14, darwin), EFAULT if the
 // range reaches past the page of the file's end.
 func (m *Mapping) Populate(off, n int64) error {
-	for m.writable && m.pages.Load() != pagesUnset && n > pageStep/2 && off >= 0 && off < int64(len(m.data)) {
-		step := min(n, pageStep-off%pageStep)
-		large := m.choose(off &^ (pageStep - 1))
+	for m.writable && m.pages.Load() != pagesUnset && n > LargePage/2 && off >= 0 && off < int64(len(m.data)) {
+		step := min(n, LargePage-off%LargePage)
+		large := m.choose(off &^ (LargePage - 1))
 		begin := time.Now()
 		if err := m.populate(off, step, true); err != nil {
 			return err
 		}
-		if step == pageStep { // else part of a large page may have been there
+		if step == LargePage { // else part of a large page may have been there
 			costs.add(large, step, time.Since(begin))
 		}
 		off, n = off+step, n-step

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// pageStep is the size of a large page where it matters, and how much is
-// populated between two choices.
-const pageStep = 2 << 20
+// LargePage is the size of a large page where it matters, and how much is
+// populated between two choices, in bytes.
+const LargePage = 2 << 20
 
 // costs is what populating lately cost in this process.
 var costs pageCosts

@@ -25,7 +25,7 @@ func TestPageCosts(t *testing.T) {
 					cost = tc.large
 					large++
 				}
-				p.add(l, pageStep, cost)
+				p.add(l, LargePage, cost)
 			}
 			if large < tc.least || large > tc.most {
 				t.Errorf("%d large steps of 1,000, want %d to %d", large, tc.least, tc.most)
@@ -42,9 +42,9 @@ func TestPageCostsChange(t *testing.T) {
 	step := func(cost [2]time.Duration) bool {
 		l := p.large()
 		if l {
-			p.add(l, pageStep, cost[1])
+			p.add(l, LargePage, cost[1])
 		} else {
-			p.add(l, pageStep, cost[0])
+			p.add(l, LargePage, cost[0])
 		}
 		return l
 	}

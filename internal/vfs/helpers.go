@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -132,3 +133,17 @@ func writeSynced(fsys FS, name string, data []byte) (err error) {
 	}
 	return Sync(f)
 }
+
+// AllZero reports whether every byte of p is zero, as in allocated space that
+// nothing was written to.
+func AllZero(p []byte) bool {
+	for len(p) > len(zeros) {
+		if !bytes.Equal(p[:len(zeros)], zeros[:]) {
+			return false
+		}
+		p = p[len(zeros):]
+	}
+	return bytes.Equal(p, zeros[:len(p)])
+}
+
+var zeros [4096]byte
