@@ -17,8 +17,8 @@ import (
 // Backup makes a copy of the log up to the high watermark in dir, which must
 // not exist. Log files that are sealed, synced and wholly below it are linked
 // where the file system can, the rest is copied; appends to the copy go to a
-// segment of its own, and whoever cuts a linked segment first takes a copy of
-// it. The copy has a log id of its own and is clean: it opens without a scan. It
+// segment of its own, and whoever cuts into a sealed segment from then on does so
+// in a copy of it. The copy has a log id of its own and is clean: it opens without a scan. It
 // is durable when Backup returns; appends may go on meanwhile.
 func (l *Log) Backup(dir string) (err error) {
 	fsys := l.o.FS
@@ -36,7 +36,7 @@ func (l *Log) Backup(dir string) (err error) {
 	l.maint.Lock() // no truncation meanwhile
 	defer l.maint.Unlock()
 	start, hw := l.LogStartOffset(), l.HighWatermark()
-	end := start
+	end, linked := start, false
 	list := *l.segments.Load()
 	for i, s := range list {
 		if s.Base() >= hw {
@@ -45,9 +45,11 @@ func (l *Log) Backup(dir string) (err error) {
 		if i+1 < len(list) && list[i+1].Base() <= start {
 			continue // about to be deleted
 		}
-		if end, err = l.backupSegment(s, dir, hw); err != nil {
+		var shares bool
+		if end, shares, err = l.backupSegment(s, dir, hw); err != nil {
 			return err
 		}
+		linked = linked || shares
 	}
 	end = max(end, start) // which may lie inside the batch that the high watermark does
 	// The last segment is empty: its name says where the copy ends, whole batches
@@ -62,6 +64,9 @@ func (l *Log) Backup(dir string) (err error) {
 	}
 	st := slotState{end: end, hw: end, syncedEnd: end, syncedHW: end, settledEnd: end, logStart: start}
 	rand.Read(st.logID[:])
+	if linked {
+		st.flags |= flagLinked
+	}
 	if err := l.backupProducers(dir, *l.segments.Load(), end, &st); err != nil {
 		return err
 	}
@@ -73,36 +78,37 @@ func (l *Log) Backup(dir string) (err error) {
 
 // backupSegment links or copies what lies below hw of a segment, and returns the
 // offset that the copy goes on with.
-func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64, err error) {
+func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64, linked bool, err error) {
 	fsys := l.o.FS
 	from, to := l.path(s.Name()), filepath.Join(dir, s.Name())
 	// The last one is copied though the log sleeps: it goes on in the file, or in a
 	// copy of it, and views of it must not see what is done to the backup.
 	if s.Sealed() && s != l.active.Load() && s.Size() > 0 && s.End() <= min(hw, l.sync.end.Load()) && s.Allocated() == s.Size() {
+		l.markLinked()
 		if fsys.Link(from, to) == nil {
 			for _, suffix := range []string{".index", ".timeindex"} {
 				name := segment.FileName(s.Base(), suffix)
 				if err := copyFile(fsys, l.path(name), filepath.Join(dir, name)); err != nil {
-					return 0, err
+					return 0, false, err
 				}
 			}
-			return s.End(), nil
+			return s.End(), true, nil
 		}
 	}
 	pos, base, err := s.Position(hw)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	end = min(base, hw)
 	err = s.Bytes(func(data []byte) error { return writeFile(fsys, to, vfs.CreateNew, data[:pos]) })
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	so := *l.so
 	so.ReadOnly = false // the log may be open so, its copy is not
 	copied, err := segment.Open(dir, s.Base(), pos, &so, false)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer copied.Close()
 	copied.Publish(end, pos)
@@ -111,9 +117,25 @@ func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64
 		return true
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return end, settleSealed(copied)
+	return end, false, settleSealed(copied)
+}
+
+// markLinked notes that files of the log may have a second name from now on. How
+// many names a file has now does not say who reads it: the other log may have
+// deleted it under a view.
+func (l *Log) markLinked() {
+	if l.slot == nil { // read-only: nothing will be cut here
+		return
+	}
+	l.slot.mu.Lock()
+	marked := l.slot.s.flags&flagLinked != 0
+	l.slot.s.flags |= flagLinked // of a sleeping log on disk when it wakes
+	l.slot.mu.Unlock()
+	if !marked && !l.asleep.Load() {
+		l.storeSlot()
+	}
 }
 
 // writeCleanSlot gives a directory that is wholly on disk its slot, with the log

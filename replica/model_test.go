@@ -910,7 +910,6 @@ func (r *rig) useBackup() {
 	}
 	b := r.backups[len(r.backups)-1]
 	r.backups = r.backups[:len(r.backups)-1]
-	r.releaseViews() // of files that only the backup has by now
 	r.note("use %s", b.dir)
 	r.checkBackup(r.mem, b, true)
 	if err := r.mem.RemoveAll(b.dir); err != nil {

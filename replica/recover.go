@@ -1035,7 +1035,7 @@ func (r *recovery) hwc() int64 {
 // to mend. Its segments and producers are known.
 func (r *recovery) asClosed() bool {
 	n := len(r.list)
-	if !r.slot || !r.boot || r.old.flags&^(flagNoProducers|flagAlways) != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
+	if !r.slot || !r.boot || r.old.flags&^flagsKept != flagClean || r.garbage || r.rebuilt || n == 0 || len(r.cutLater)+len(r.below) > 0 {
 		return false
 	}
 	for _, s := range r.list[:n-1] {
@@ -1062,7 +1062,7 @@ func (r *recovery) asClosed() bool {
 func (r *recovery) sleep() error {
 	l := r.l
 	st := r.old
-	st.boot, st.flags = l.o.FS.BootID(), st.flags&flagNoProducers|r.always()
+	st.boot, st.flags = l.o.FS.BootID(), st.flags&(flagsKept&^flagAlways)|r.always()
 	l.slot = sleepingSlot(l.o.FS, l.dir, st, l.o.Maps.Add)
 	l.sync.settled.Store(st.settledEnd)
 	if err := r.publish(); err != nil {
@@ -1093,7 +1093,7 @@ func (l *Log) wake() error {
 	if err == nil {
 		// Somebody may have a link to the file.
 		list := *l.segments.Load()
-		if list, err = l.unshare(list, len(list)-1); err == nil {
+		if list, err = l.unshare(list, len(list)-1, false); err == nil {
 			s := list[len(list)-1]
 			l.active.Store(s)
 			err = s.Wake()
@@ -1150,7 +1150,7 @@ func (r *recovery) settle() error {
 	st.syncedEnd = max(start, min(r.old.syncedEnd, r.end))
 	st.syncedHW = min(st.hw, st.syncedEnd)
 	st.settledEnd = min(st.settledEnd, r.end)
-	st.flags = st.flags&(flagFailed|flagCut|flagEmpty) | r.always()
+	st.flags = st.flags&(flagFailed|flagCut|flagEmpty|flagLinked) | r.always()
 	if l.prod.emptyTo == noProducers {
 		st.flags |= flagNoProducers
 	}
@@ -1233,7 +1233,7 @@ func (r *recovery) settle() error {
 	}
 	l.hw.Store(max(start, min(r.hwc(), l.CountedEnd())))
 	l.slot.mu.Lock()
-	l.slot.s.flags &= flagNoProducers | flagAlways
+	l.slot.s.flags &= flagsKept
 	l.slot.mu.Unlock()
 	l.storeSlot()
 	if r.failed || r.holed {

@@ -358,6 +358,52 @@ func TestBackupIsApart(t *testing.T) {
 	}
 }
 
+// TestBackupUnderViews: a view stays as it is when its log has deleted the segment,
+// so that the other log is the file's only owner, and that one is cut.
+func TestBackupUnderViews(t *testing.T) {
+	for _, life := range []string{"same", "closed", "killed"} {
+		for _, deletes := range []string{"log", "backup"} {
+			t.Run(life+"/"+deletes+" deletes", func(t *testing.T) {
+				d := newDisk(t, 12)
+				for range 20 {
+					d.append('k')
+				}
+				d.must(d.l.SyncNow())
+				d.l.SetHighWatermark(60)
+				d.must(d.l.Backup("backup"))
+				switch life { // of the log, which is open when the backup is made
+				case "closed":
+					d.close()
+					d.open()
+				case "killed":
+					d.kill()
+					d.open()
+				}
+				o := d.o
+				o.FS = d.mem
+				b, err := Open("backup", o, time.Time{})
+				d.must(err)
+				viewed, cut, dir := d.l, b, logDir
+				if deletes == "backup" {
+					viewed, cut, dir = b, d.l, "backup"
+				}
+				v, err := viewed.View(0, 12, 1<<20)
+				d.must(err)
+				want := bytes.Clone(v.Bytes)
+				d.must(d.mem.Remove(path.Join(dir, segment.FileName(0, ".log"))))
+				d.must(cut.Truncate(5))
+				if !bytes.Equal(v.Bytes, want) {
+					t.Error("the view has changed")
+				}
+				v.Release()
+				if end := cut.LogEndOffset(); end != 5 {
+					t.Errorf("end %d after the cut", end)
+				}
+			})
+		}
+	}
+}
+
 // TestTornLastSector: the good batch behind a bad one shows that the sector they
 // share is whole only if the sector has something of it that a tear would not
 // leave as well. (Seed 7175 of the crash search.)

@@ -63,6 +63,9 @@ const (
 
 	flagNoProducers = 1 << 4 // no batch below the end, or syncedEnd after a power cut, has a producer
 	flagAlways      = 1 << 5 // the log has been under Always ever since it was made
+	flagLinked      = 1 << 6 // sealed files may be another log's too, or may have been
+
+	flagsKept = flagNoProducers | flagAlways | flagLinked // while the log is open, and by a clean close
 )
 
 // ErrVersion means that a file of ours was written by a newer release.

@@ -132,7 +132,10 @@ func (l *Log) cut(to int64) error {
 	for keep > 0 && list[keep].Base() >= to && list[keep].Base() > l.LogStartOffset() {
 		keep--
 	}
-	list, err := l.unshare(list, keep)
+	l.slot.mu.Lock()
+	linked := l.slot.s.flags&flagLinked != 0
+	l.slot.mu.Unlock()
+	list, err := l.unshare(list, keep, linked)
 	if err != nil {
 		return err
 	}
@@ -225,12 +228,13 @@ func thaw(list []*segment.Segment) {
 	}
 }
 
-// unshare gives list[i] a file of its own if a backup has a hard link to it.
-func (l *Log) unshare(list []*segment.Segment, i int) ([]*segment.Segment, error) {
+// unshare gives list[i], if it is sealed, a file of its own: in any case, or if a
+// backup has a hard link to it.
+func (l *Log) unshare(list []*segment.Segment, i int, always bool) ([]*segment.Segment, error) {
 	if !list[i].Sealed() {
 		return list, nil
 	}
-	if shared, err := l.shared(list[i]); err != nil || !shared {
+	if shared, err := l.shared(list[i]); err != nil || !shared && !always {
 		return list, err
 	}
 	err := l.writeCopy(list[i])
