@@ -111,10 +111,12 @@ func openExplained(t testing.TB, fsys vfs.FS, dir string, o replica.Options) (*r
 	if after := tree(t, mem, dir); !maps.Equal(before, after) {
 		t.Errorf("Explain changed the folder:\n%v\n%v", before, after)
 	}
-	heard := 0
-	warns, hears := o.Logger.Handler().(*records)
-	if hears {
-		heard = len(warns.all())
+	var warns *records
+	heard, hears := 0, false
+	if o.Logger != nil {
+		if warns, hears = o.Logger.Handler().(*records); hears {
+			heard = len(warns.all())
+		}
 	}
 	l, err := replica.Open(dir, o, t0)
 	if explainErr != nil || len(before) == 0 {
