@@ -640,3 +640,73 @@ func BenchmarkAcksAll(b *testing.B) {
 		}
 	}
 }
+
+// TestFetchBesideAppend: an append that comes while a fetch is served is in its
+// answer or wakes it, and the answer's offsets fit together.
+func TestFetchBesideAppend(t *testing.T) {
+	d := newDesk(t, deskOptions{sync: replica.Never, minISR: 1, segment: 8 << 20})
+	d.nodes[2] = partition.Node{ID: 2, BrokerEpoch: 12, Fenced: true} // nobody waits for it
+	d.update(func(r *partition.Record) { r.ISR = r.ISR[:1] })
+	b := batch(1, 50, -1, 0)
+	var fx [2]Effects
+	a, q := &Answer{}, d.request(2, 0)
+	start, done := make(chan bool), make(chan bool)
+	go func() {
+		for range start {
+			fx[0].Reset()
+			if err := d.p.Produce(b, replica.Trusted, 0, 0, nil, t0, &fx[0]); err != nil {
+				t.Error(err)
+			}
+			done <- true
+		}
+	}()
+	together := 0
+	for i := range 20_000 {
+		q.Seq++
+		if q.Offset = d.log.LogEndOffset(); i%2 == 1 {
+			q.Offset-- // there is something to read
+		}
+		if q.LastFetchedEpoch = 1; q.Offset == 0 {
+			q.LastFetchedEpoch = -1
+		}
+		start <- true
+		fx[1].Reset()
+		parked := d.p.Fetch(q, false, true, t0, a, &fx[1])
+		<-done
+		woken := slices.Contains(fx[0].Wake, 2)
+		switch end := d.log.LogEndOffset(); {
+		case parked && !woken:
+			t.Fatalf("round %d: parked at %d, the log ends at %d and nobody wakes it", i, q.Offset, end)
+		case parked:
+		case a.HighWatermark > a.LEO || a.LogStart > a.HighWatermark:
+			t.Fatalf("round %d: log start %d, high watermark %d, end %d", i, a.LogStart, a.HighWatermark, a.LEO)
+		case a.LEO < end:
+			together++
+		}
+		a.View.Release()
+	}
+	close(start)
+	if together == 0 {
+		t.Log("never together: nothing was tried")
+	}
+}
+
+// TestGrowsBeforeParking: the log grew after a fetch had looked at its end and
+// before it was noted. The append had nobody to wake, so it may not park.
+func TestGrowsBeforeParking(t *testing.T) {
+	d := newDesk(t, never)
+	for i := range int64(20) {
+		a, q, parked := &Answer{}, d.request(2, i), make(chan bool)
+		d.p.mu.Lock()
+		go func() { parked <- d.p.Fetch(q, false, true, t0, a, &Effects{}) }()
+		time.Sleep(time.Millisecond) // it waits for mu by now, most likely
+		if _, err := d.log.Append(batch(1, 50, -1, 0), replica.Trusted, t0); err != nil {
+			t.Fatal(err)
+		}
+		d.p.mu.Unlock()
+		if <-parked || a.LEO != i+1 || len(a.Records) == 0 {
+			t.Fatalf("parked at %d, the log ends at %d", i, i+1)
+		}
+		a.View.Release()
+	}
+}

@@ -901,6 +901,27 @@ func TestLateTick(t *testing.T) {
 	}
 }
 
+// TestNoReturnUnasked: who was taken out for lag does not come back by what it had
+// fetched before, though the high watermark has not passed it.
+func TestNoReturnUnasked(t *testing.T) {
+	d := newDesk(t, deskOptions{})
+	d.mustProduce(1)
+	d.sync()
+	d.mustProduce(1) // and the leader's disk is slow
+	d.fetch(3, 1)
+	a, _ := d.run(60*time.Second, time.Second, func() { d.fetch(2, 2) })
+	d.accept(a)
+	d.wantHW(1)
+	for range 5 {
+		if d.tick(10 * time.Second); d.fx.Alter != nil || d.p.Status().Pending != nil {
+			t.Fatalf("proposed %+v", d.p.Status().Pending)
+		}
+	}
+	if d.fetch(3, 1); d.fx.Alter == nil {
+		t.Error("not proposed when it fetches again")
+	}
+}
+
 func TestS71_FrozenAndLagging(t *testing.T) {
 	d := newDesk(t, never)
 	d.fetch(2, 0)

@@ -541,6 +541,16 @@ func TestOlderRecords(t *testing.T) {
 			t.Errorf("%s: %v in epoch %d", tc.name, s.Role, s.LeaderEpoch)
 		}
 	}
+	// What was heard of counts too, not only what the log has.
+	e := newDesk(t, deskOptions{noLead: true})
+	e.update(func(r *partition.Record) { r.Leader, r.LeaderEpoch = 2, 5 })
+	for _, leader := range []int32{1, 2, 3} {
+		r := e.rec.Clone()
+		r.PartitionEpoch, r.LeaderEpoch, r.Leader = 9, 4, leader
+		if err := e.p.Update(r, e.now, &e.fx); !errors.Is(err, ErrStepBack) || e.p.Status().LeaderEpoch != 5 {
+			t.Errorf("leader %d in epoch 4 after 5: %v", leader, err)
+		}
+	}
 	r := d.rec.Clone()
 	r.PartitionEpoch, r.ID.Topic = 9, partition.UUID{1}
 	if err := d.p.Update(r, d.now, &d.fx); err == nil {
