@@ -2,7 +2,6 @@ package isr
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -547,7 +546,7 @@ func TestModel(t *testing.T) {
 			"change":  x.Change,
 		})
 		if t.Failed() {
-			rt.Fatal(fmt.Sprint("a check of the desk failed"))
+			rt.Fatal("a check of the desk failed")
 		}
 	})
 }
