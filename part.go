@@ -212,6 +212,9 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 				wait = min(wait, fetchWait)
 			}
 			p.until = now.Add(min(wait, 10*time.Second))
+			if wait > 2*time.Second { // many at once cost less than one by one
+				p.until = alarmEpoch.Add(p.until.Sub(alarmEpoch).Truncate(time.Second))
+			}
 		}
 		leader := p.h.parts[p.leader].Load()
 		if leader == nil { // as a connection that is refused
