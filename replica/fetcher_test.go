@@ -1179,6 +1179,7 @@ func TestS97_RefetchRefused(t *testing.T) {
 		{"out of both, enough in sync", func(r *partition.Record) {}, true},
 		{"in the ISR", func(r *partition.Record) { r.ISR = append(r.ISR, partition.Member{Node: 1}) }, false},
 		{"in the ELR", func(r *partition.Record) { r.ELR, r.MinISR = []partition.Member{{Node: 1}}, 2 }, false},
+		{"in the ELR, and enough in sync", func(r *partition.Record) { r.ELR = []partition.Member{{Node: 1}} }, false}, // no record is like that
 		{"ISR below min", func(r *partition.Record) { r.MinISR = 2 }, false},
 		{"last known", func(r *partition.Record) { r.LastKnown, r.MinISR = []partition.Member{{Node: 1}}, 2 }, false},
 	} {
