@@ -526,3 +526,78 @@ func TestActivateFails(t *testing.T) {
 		t.Errorf("left behind: %v", files)
 	}
 }
+
+// TestZeroAhead: behind small synced batches zeros are written, in few calls, never
+// over what is there or beyond what is allocated, and about as many as was
+// appended; behind large ones none.
+func TestZeroAhead(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem(vfs.MemOptions{}))
+	h := newHarness(t, faulty, "/", Options{WriteThrough: true, Capacity: 4 << 20}, 0)
+	var offset, zeros int64
+	appendOne := func(size int) (ahead int) {
+		b := batch(offset, 1, 1, size)
+		at := h.Size()
+		faulty.ResetCalls()
+		h.append(b)
+		offset++
+		for _, c := range faulty.Calls() {
+			switch {
+			case c.Op != vfs.OpWrite || c.Off == at:
+			case c.Off < h.Size() || c.Off%pageSize != 0 || c.N > pageSize:
+				t.Fatalf("%d bytes written at %d, the log ends at %d", c.N, c.Off, h.Size())
+			case c.Off+c.N > h.Allocated():
+				t.Fatalf("%d bytes written at %d, %d are allocated", c.N, c.Off, h.Allocated())
+			default:
+				ahead++
+				zeros += c.N
+			}
+		}
+		return ahead
+	}
+	times := 0
+	for range 1024 {
+		if appendOne(1000) > 0 {
+			times++
+		}
+		if zeros > h.Size()*3/2 {
+			t.Fatalf("%d zeros behind %d bytes", zeros, h.Size())
+		}
+	}
+	if times < 5 || times > 20 {
+		t.Errorf("zeros written %d times in 1 MiB; want 5 to 20", times)
+	}
+	if zeros < h.Size()/2 {
+		t.Errorf("%d zeros in a log of %d bytes", zeros, h.Size())
+	}
+	for range 64 {
+		if n := appendOne(zeroBatch + 1); n > 0 {
+			t.Fatalf("%d blocks of zeros behind a large batch", n)
+		}
+	}
+	for o := range offset {
+		if got := h.read(o); got != o {
+			t.Fatalf("read at %d = %d", o, got)
+		}
+	}
+	// A cut begins anew: what is behind it is fresh.
+	h.truncate(10)
+	offset = 10
+	for range 8 {
+		if n := appendOne(1000); n > 8 {
+			t.Fatalf("%d blocks of zeros in a log of %d bytes", n, h.Size())
+		}
+	}
+	// Zeros that cannot be written are a failed write.
+	faulty.SetRules(vfs.Rule{Ops: vfs.OpWrite, Err: errors.New("io"), After: 1})
+	for range 64 {
+		b := batch(offset, 1, 1, 1000)
+		err := h.WriteAtEnd(b)
+		if err != nil {
+			return
+		}
+		h.Commit(len(b), b.LastOffset(), b.MaxTimestamp())
+		offset++
+		faulty.SetRules(vfs.Rule{Ops: vfs.OpWrite, Err: errors.New("io"), After: 1})
+	}
+	t.Error("no append failed for its zeros")
+}
