@@ -100,6 +100,7 @@ func TestC006_TailIsNoBatch(t *testing.T) {
 		{"stale batch", batchAt(3, 0, 2, 40)},
 		{"stale batch, then zeros", append(slices.Clone(batchAt(0, 0, 1, 40)), make([]byte, 4096)...)},
 		{"zeros, then a batch that would follow", append(make([]byte, 4096), batchAt(9, 0, 2, 40)...)},
+		{"1 MiB of zeros, then a batch that would follow", append(make([]byte, 1<<20), batchAt(9, 0, 2, 40)...)},
 	} {
 		eachKind(t, replica.Options{SegmentBytes: 4 << 20}, func(x *lab) {
 			for range 3 {
@@ -127,6 +128,9 @@ func TestC006_TailIsNoBatch(t *testing.T) {
 				}
 				x.undamaged()
 				x.whole(0, 9)
+				if b := x.read(logName(0)); bytes.Count(b[min(end, len(b)):], []byte{0}) != max(len(b)-end, 0) {
+					t.Error("what lay behind the end is still there")
+				}
 				x.goesOn(0, 9)
 			})
 		})

@@ -634,7 +634,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 				continue
 			}
 			next = r.pastGap(i, next)
-			if vfs.AllZero(data[pos:]) {
+			if fresh(s, data, pos) {
 				return nil
 			}
 			if m, e := record.ParseLegacy(data[pos:]); e == nil && m.CRCValid {
@@ -831,6 +831,27 @@ func (r *recovery) progress(s *segment.Segment, n int64) {
 		r.l.o.Progress(Progress{Segment: s.Name(), Done: r.done, Total: r.total, SegmentsLeft: left})
 	}
 }
+
+// fresh reports whether nothing but zeros lies in the file behind pos. Of space that
+// was allocated and never written the file system knows: reading it would cost a
+// page of memory for each block.
+func fresh(s *segment.Segment, data []byte, pos int64) bool {
+	size, zero := int64(len(data)), true
+	if size-pos <= readFresh {
+		return vfs.AllZero(data[pos:])
+	}
+	err := s.Written(pos, func(from, to int64) bool {
+		zero = from >= size || vfs.AllZero(data[from:min(to, size)])
+		return zero
+	})
+	if err != nil {
+		return vfs.AllZero(data[pos:])
+	}
+	return zero
+}
+
+// readFresh is how much is looked through without asking.
+const readFresh = 256 << 10
 
 // readEpochs reads the epoch file.
 func (r *recovery) readEpochs() error {

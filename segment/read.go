@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/mmap"
+	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -696,6 +697,27 @@ func (s *Segment) Bytes(fn func(data []byte) error) (err error) {
 	defer s.release(m, true)
 	defer mmap.Guard(m.data, &err, debug.SetPanicOnFault(true))
 	return fn(m.data[:min(s.allocated.Load(), int64(len(m.data)))])
+}
+
+// Written calls fn for each run of the file's bytes from pos on that may hold
+// anything but zeros, by what the file system knows without reading them, until fn
+// returns false.
+func (s *Segment) Written(pos int64, fn func(from, to int64) bool) error {
+	f, err := s.o.FS.Open(s.path(".log"), vfs.ReadOnly)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		from, to, err := f.NextData(pos)
+		if err != nil || from == to {
+			return err
+		}
+		if !fn(from, to) {
+			return nil
+		}
+		pos = to
+	}
 }
 
 // Indexes gives recovery access to the indexes.

@@ -283,6 +283,14 @@ func (f *faultyFile) Stat() (info Info, err error) {
 	return info, err
 }
 
+func (f *faultyFile) NextData(off int64) (from, to int64, err error) {
+	err = f.f.run(f.call(OpRead, off, 0), func() error {
+		from, to, err = f.File.NextData(off)
+		return err
+	})
+	return from, to, err
+}
+
 func (f *faultyFile) Truncate(size int64) error {
 	return f.f.run(f.call(OpTruncate, 0, size), func() error { return f.File.Truncate(size) })
 }

@@ -379,6 +379,25 @@ func (f *memFile) Stat() (info Info, err error) {
 	return info, err
 }
 
+func (f *memFile) NextData(off int64) (from, to int64, err error) {
+	err = f.call(OpRead, func() error {
+		if off < 0 {
+			return badSize(off)
+		}
+		for from = off; from < f.ino.size; from = from/sectorSize*sectorSize + sectorSize {
+			var s sector
+			readSectors(s[:min(sectorSize-from%sectorSize, f.ino.size-from)], f.ino.buf, from)
+			if s != zeroSector {
+				to = f.ino.size
+				return nil
+			}
+		}
+		from, to = off, off
+		return nil
+	})
+	return from, to, err
+}
+
 func (f *memFile) Truncate(size int64) error {
 	return f.step(OpTruncate, func() error {
 		if !f.writable {

@@ -29,6 +29,14 @@ func allocate(fd uintptr, size int64) error {
 	return unix.Ftruncate(int(fd), size)
 }
 
+// nextData does not tell: nobody tried what darwin's calls say of bytes that were
+// stored through a map.
+func nextData(fd int, off int64) (from, to int64, err error) {
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	return off, max(off, st.Size), err
+}
+
 // syncData asks the drive to empty its cache, which fsync does not on darwin.
 func syncData(fd uintptr) error {
 	for {

@@ -43,6 +43,19 @@ func lockFile(f *os.File, lock bool) error {
 	}
 }
 
+// nextData asks the file system which blocks were written, in its own records or
+// in the page cache: allocated ones that were not are holes to it.
+func nextData(fd int, off int64) (from, to int64, err error) {
+	from, err = unix.Seek(fd, off, unix.SEEK_DATA)
+	if err == unix.ENXIO { // nothing behind off
+		return off, off, nil
+	}
+	if err == nil {
+		to, err = unix.Seek(fd, from, unix.SEEK_HOLE)
+	}
+	return from, to, err
+}
+
 func readBootID() [16]byte {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

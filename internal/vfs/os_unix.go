@@ -207,6 +207,16 @@ func (f *osFile) Stat() (Info, error) {
 	return osInfo(fi), nil
 }
 
+func (f *osFile) NextData(off int64) (from, to int64, err error) {
+	if f.conn.Control(func(fd uintptr) { from, to, err = nextData(int(fd), off) }) != nil {
+		err = fs.ErrClosed
+	}
+	if err != nil {
+		return 0, 0, f.pathError("seek data", err)
+	}
+	return from, to, nil
+}
+
 func (f *osFile) Allocate(size int64) error {
 	if size < 0 {
 		return f.pathError("allocate", fmt.Errorf("size %d: %w", size, syscall.EINVAL))

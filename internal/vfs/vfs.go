@@ -74,6 +74,11 @@ type File interface {
 	io.Closer // does not sync
 	Name() string
 	Stat() (Info, error)
+	// NextData returns the first range at or behind off that may hold anything but
+	// zeros, without reading it: [off, off) if there is none. Where a file system
+	// cannot tell, that is everything behind off. No other call may change the file
+	// meanwhile.
+	NextData(off int64) (from, to int64, err error)
 	// Truncate sets the size. Growing leaves a hole that reads as zeros; cutting
 	// drops the bytes behind size for good: they read as zeros if the file
 	// grows again.

@@ -214,6 +214,67 @@ func TestAllocate(t *testing.T) {
 	})
 }
 
+// TestNextData: every byte that is not zero lies in a range that is named, whether
+// it was written or stored through a map, synced or not; and space that was only
+// allocated is left out by those that can tell.
+func TestNextData(t *testing.T) {
+	const mib = 1 << 20
+	eachFS(t, func(t *testing.T, fsys FS, dir string) {
+		f := open(t, fsys, filepath.Join(dir, "f"), Create)
+		must(t, f.Allocate(4*mib))
+		m, err := f.Map(4*mib, true)
+		must(t, err)
+		defer m.Unmap()
+		data := func() (runs [][2]int64) {
+			t.Helper()
+			for pos := int64(0); ; {
+				from, to, err := f.NextData(pos)
+				must(t, err)
+				if from == to {
+					return runs
+				}
+				if from < pos || to < from || to > 4*mib {
+					t.Fatalf("NextData(%d) = %d, %d", pos, from, to)
+				}
+				runs = append(runs, [2]int64{from, to})
+				pos = to
+			}
+		}
+		inside := func(pos int64) bool {
+			return slices.ContainsFunc(data(), func(r [2]int64) bool { return r[0] <= pos && pos < r[1] })
+		}
+		if fresh := data(); runtime.GOOS == "linux" && len(fresh) > 0 {
+			t.Errorf("allocated, never written: data at %v", fresh)
+		}
+		for i, pos := range []int64{mib + 5000, 2*mib + 1, 4*mib - 1} {
+			if i == 1 {
+				m.Bytes()[pos] = 1
+			} else {
+				write(t, f, pos, "x")
+			}
+			if !inside(pos) {
+				t.Errorf("byte %d is not in %v", pos, data())
+			}
+			if i == 0 && runtime.GOOS == "linux" && inside(mib/2) {
+				t.Errorf("nothing was written at %d: %v", mib/2, data())
+			}
+		}
+		must(t, Sync(f))
+		for _, pos := range []int64{mib + 5000, 2*mib + 1, 4*mib - 1} {
+			if !inside(pos) {
+				t.Errorf("synced byte %d is not in %v", pos, data())
+			}
+		}
+		if from, to, err := f.NextData(5 * mib); from != 5*mib || to != from || err != nil {
+			t.Errorf("NextData behind the end = %d, %d, %v", from, to, err)
+		}
+		must(t, f.Close())
+		if _, _, err := f.NextData(0); !errors.Is(err, fs.ErrClosed) {
+			t.Errorf("NextData of a closed file: %v", err)
+		}
+	})
+}
+
 func TestMap(t *testing.T) {
 	eachFS(t, func(t *testing.T, fsys FS, dir string) {
 		name := filepath.Join(dir, "f")
