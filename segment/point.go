@@ -10,19 +10,6 @@ import (
 // touchBytes is a batch of one record of 1 KiB and the header behind it.
 const touchBytes = 1280
 
-// Touch loads one byte of each cache line of p. What lies at a random place of
-// the log is far away, and code that parses it waits for each line in turn, as
-// it must know the one to find the next; loads that depend on nothing are under
-// way all at once. The result means nothing.
-//
-//go:noinline
-func Touch(p []byte) (x byte) {
-	for i := 0; i < len(p); i += 64 {
-		x |= p[i]
-	}
-	return x
-}
-
 // Ceil returns the first index entry at or above offset: the last offset of a
 // batch and where it starts. ok is false if there is none, or if lately the
 // entries named other batches than the one wanted: where batches are smaller
