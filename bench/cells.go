@@ -49,6 +49,7 @@ type cell struct {
 	// limits are the bare loops that do the same necessary work. The cell's share
 	// is its rate over that of the fastest of them in the same round.
 	limits []string
+	load   *workload // of a replicated append, for what has no field here
 	run    func(*bench, *cell) (sample, error)
 }
 

@@ -1,9 +1,12 @@
-// Command bench measures what this machine can do at most, then what the log
-// does, and prints each figure beside the bare loop that does the same
-// necessary work.
+// Command bench measures what this machine can do at most, then what
+// replicated partitions and the log under them do, and prints each figure beside
+// the bare loop that does the same necessary work.
 //
-//	go run ./bench                 the whole table, in under a minute
-//	go run ./bench -quick          one round, 1 KiB records
+//	go run ./bench                 appends per acks mode, then the log of 1 KiB records, in under a minute
+//	go run ./bench -plan log       one log, all record sizes
+//	go run ./bench -acks all -sync always -producers 1,4,16 -t 1s
+//	go run ./bench -acks 1,all -batch 100 -inflight 5 -idempotent -codec lz4
+//	go run ./bench -acks all -batch 1 -producers 4 -rate 20000 -t 5s
 //	go run ./bench -run always -t 1s -rounds 9 -max 1h -json out.json
 //
 // Loops and log take turns: in every round each is measured once, and a share
@@ -20,15 +23,18 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/tidemark-log/tidemark"
+	"github.com/tidemark-log/tidemark/record"
 	"golang.org/x/term"
 )
 
@@ -40,6 +46,8 @@ type config struct {
 	budget   time.Duration
 	capMiB   int64
 	quick    bool
+	plan     string // "all", "acks", "log"
+	load     workload
 	run      *regexp.Regexp
 	jsonFile string
 	progress io.Writer // nil: none
@@ -72,12 +80,27 @@ func main() {
 func parseFlags(args []string, errw io.Writer) (config, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(errw)
-	var cfg config
+	cfg := config{load: defaultWorkload()}
+	w := &cfg.load
 	fs.StringVar(&cfg.dir, "dir", "", "`directory` on the file system to measure; a folder is made in it and removed (default: the current one)")
 	fs.DurationVar(&cfg.t, "t", 30*time.Millisecond, "timed part of each cell")
 	fs.IntVar(&cfg.rounds, "rounds", 3, "rounds; each measures every cell once")
 	fs.DurationVar(&cfg.budget, "max", 35*time.Second, "start no round that would not end within this `time`; the first always runs")
 	fs.Int64Var(&cfg.capMiB, "cap", 128, "`MiB` a cell may write")
+	fs.StringVar(&cfg.plan, "plan", "all", "what to measure: `acks` (replicated appends), log (one log), all (both, the log with records of 1 KiB); a flag below chooses acks")
+	list(fs, "acks", "`modes` of acknowledgement: 0, 1, all", &w.acks, oneOf(acksOf))
+	list(fs, "sync", "when an append counts as kept, `modes`: never, interval, always", &w.syncs, oneOf(syncOf))
+	list(fs, "replicas", "`numbers` of replicas", &w.replicas, number(1, 9))
+	list(fs, "size", "`sizes` of a value in bytes", &w.sizes, number(stampBytes, maxValue))
+	list(fs, "batch", "`numbers` of records in a call", &w.batches, number(1, maxBatch))
+	list(fs, "producers", "`numbers` of producers", &w.producers, number(1, 1000))
+	fs.IntVar(&w.inflight, "inflight", w.inflight, "appends a producer has under way; with -idempotent at most 5")
+	fs.BoolVar(&w.idem, "idempotent", false, "producers with an id and sequence numbers")
+	fs.Func("codec", "compress batches: none, gzip, snappy, lz4, `zstd`", func(s string) (err error) {
+		w.codec, err = record.ParseCodec(s)
+		return err
+	})
+	fs.IntVar(&w.rate, "rate", 0, "records a `second`, of all producers together, latencies counted from when each was due; 0: as fast as it goes")
 	fs.BoolVar(&cfg.quick, "quick", false, "one round of 1 KiB records, 48 MiB and 20ms a cell, where not said otherwise")
 	fs.Func("run", "run only the cells whose name matches `regexp`, and the bare loops of their shares", func(s string) (err error) {
 		cfg.run, err = regexp.Compile(s)
@@ -87,9 +110,14 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 	if err := fs.Parse(args); err != nil {
 		return cfg, err
 	}
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	for _, name := range workloadFlags {
+		if set[name] && !set["plan"] {
+			cfg.plan = "acks"
+		}
+	}
 	if cfg.quick {
-		set := map[string]bool{}
-		fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
 		if !set["t"] {
 			cfg.t = 20 * time.Millisecond
 		}
@@ -108,6 +136,12 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		err = fmt.Errorf("-t %v: want more than 0", cfg.t)
 	case cfg.rounds < 1:
 		err = fmt.Errorf("-rounds %d: want at least 1", cfg.rounds)
+	case !slices.Contains([]string{"all", "acks", "log"}, cfg.plan):
+		err = fmt.Errorf("-plan %s: want all, acks or log", cfg.plan)
+	case w.inflight < 1 || w.inflight > 1000 || w.idem && w.inflight > 5:
+		err = fmt.Errorf("-inflight %d: want 1 to 1000, with -idempotent to 5", w.inflight)
+	case w.rate < 0:
+		err = fmt.Errorf("-rate %d: want at least 0", w.rate)
 	case cfg.capMiB < 1 || cfg.capMiB > 1<<20:
 		err = fmt.Errorf("-cap %d: want 1 to %d MiB", cfg.capMiB, 1<<20)
 	}
@@ -115,6 +149,43 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		fmt.Fprintln(errw, "bench:", err)
 	}
 	return cfg, err
+}
+
+// workloadFlags are those of replicated appends.
+var workloadFlags = []string{"acks", "sync", "replicas", "size", "batch", "producers", "inflight", "idempotent", "codec", "rate"}
+
+// list adds a flag whose value is a list, separated by commas.
+func list[T any](fs *flag.FlagSet, name, usage string, to *[]T, parse func(string) (T, error)) {
+	fs.Func(name, usage+", separated by commas", func(s string) error {
+		*to = nil
+		for f := range strings.SplitSeq(s, ",") {
+			v, err := parse(strings.TrimSpace(f))
+			if err != nil {
+				return err
+			}
+			*to = append(*to, v)
+		}
+		return nil
+	})
+}
+
+func oneOf[V any](known map[string]V) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if _, ok := known[s]; !ok {
+			return "", fmt.Errorf("%q: want one of %s", s, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+		return s, nil
+	}
+}
+
+func number(lo, hi int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < lo || n > hi {
+			return 0, fmt.Errorf("%q: want a number from %d to %d", s, lo, hi)
+		}
+		return n, nil
+	}
 }
 
 // openLog opens the log as its users would, but for the two sizes that the
@@ -221,7 +292,14 @@ func choose(cells []*cell, re *regexp.Regexp) []*cell {
 // run measures and prints. Its error is one of set-up, of a cell, or of ctx; a
 // cell's does not keep the others from being printed.
 func run(ctx context.Context, cfg config, open opener, w io.Writer) (err error) {
-	cells := choose(plan(cfg.quick), cfg.run)
+	var cells []*cell
+	if cfg.plan != "log" {
+		cells = cfg.load.cells()
+	}
+	if cfg.plan != "acks" {
+		cells = append(cells, plan(cfg.quick || cfg.plan == "all")...)
+	}
+	cells = choose(cells, cfg.run)
 	if len(cells) == 0 {
 		return fmt.Errorf("-run %v: no such cell", cfg.run)
 	}

@@ -187,6 +187,7 @@ func (rep *report) text(w io.Writer) error {
 	b.WriteString("limit: the bare loop that does the same necessary work (header bytes, copy, CRC-32C, pages, sync), the fastest where several do.\n")
 	b.WriteString("share: log / limit within a round, median [least, greatest]. never, always: when an append syncs; without, it is in the page cache.\n")
 
+	rep.replicated(&b)
 	rep.limits(&b)
 	rep.table(&b, "Append, sync never", func(c *cell) bool { return c.kind == "append" && c.sync == "never" }, false)
 	rep.table(&b, "Append, sync always: a call returns when its records are on disk", func(c *cell) bool { return c.kind == "append" && c.sync == "always" }, true)
@@ -234,6 +235,36 @@ func (rep *report) limits(b *strings.Builder) {
 		}
 	}
 	print(b, "Limits: bare loops, MB/s; a map's pages ready before the clock, filled by the append, or by a goroutine ahead of it", rows)
+}
+
+// replicated prints the appends per acks mode.
+func (rep *report) replicated(b *strings.Builder) {
+	for _, sync := range []string{"never", "interval", "always"} {
+		rows := [][]string{{"acks", "replicas", "record", "batch", "producers", "rec/s", "MB/s", "limit rec/s", "share", "[least, greatest]", "p50", "p99"}}
+		for _, r := range rep.results {
+			c := r.cell
+			if c.kind != "produce" || c.sync != sync {
+				continue
+			}
+			row := append([]string{c.acks, strconv.Itoa(c.replicas)}, label(c)...)
+			row = append(row, si(r.RecordsPerSec), mbs(r.BytesPerSec), "", "", "", "", "")
+			if r.ShareOfLimit != nil {
+				row[7], row[8] = si(r.limitRate), fmt.Sprintf("%.2f", *r.ShareOfLimit)
+				row[9] = fmt.Sprintf("[%.2f, %.2f]", r.shareMin, r.shareMax)
+			}
+			if r.P50us != nil {
+				row[10], row[11] = micros(*r.P50us), micros(*r.P99us)
+			}
+			rows = append(rows, row)
+		}
+		print(b, "Replicated appends, sync "+sync+": "+syncText[sync], rows)
+	}
+}
+
+var syncText = map[string]string{
+	"never":    "a replica has a record when it is in its page cache",
+	"interval": "the same, and a sync follows within a second",
+	"always":   "a replica has a record when it is on its disk",
 }
 
 // table prints the results of the log's cells that match.
