@@ -50,6 +50,7 @@ type cell struct {
 	// is its rate over that of the fastest of them in the same round.
 	limits []string
 	load   *workload // of a replicated append, for what has no field here
+	scheme *scheme   // of a comparison of schemes
 	run    func(*bench, *cell) (sample, error)
 }
 

@@ -7,6 +7,7 @@
 //	go run ./bench -acks all -sync always -producers 1,4,16 -t 1s
 //	go run ./bench -acks 1,all -batch 100 -inflight 5 -idempotent -codec lz4
 //	go run ./bench -acks all -batch 1 -producers 4 -rate 20000 -t 5s
+//	go run ./bench -scheme isr,quorum
 //	go run ./bench -run always -t 1s -rounds 9 -max 1h -json out.json
 //
 // Loops and log take turns: in every round each is measured once, and a share
@@ -48,6 +49,8 @@ type config struct {
 	quick    bool
 	plan     string // "all", "acks", "log"
 	load     workload
+	schemes  []string
+	slow     time.Duration
 	run      *regexp.Regexp
 	jsonFile string
 	progress io.Writer // nil: none
@@ -101,6 +104,8 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		return err
 	})
 	fs.IntVar(&w.rate, "rate", 0, "records a `second`, of all producers together, latencies counted from when each was due; 0: as fast as it goes")
+	list(fs, "scheme", "compare `schemes` of replication, one replica being slow: isr, quorum", &cfg.schemes, oneOf(schemes))
+	fs.DurationVar(&cfg.slow, "slow", 20*time.Millisecond, "with -scheme: how much longer each sync of the slow replica takes")
 	fs.BoolVar(&cfg.quick, "quick", false, "one round of 1 KiB records, 48 MiB and 20ms a cell, where not said otherwise")
 	fs.Func("run", "run only the cells whose name matches `regexp`, and the bare loops of their shares", func(s string) (err error) {
 		cfg.run, err = regexp.Compile(s)
@@ -140,6 +145,8 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		err = fmt.Errorf("-plan %s: want all, acks or log", cfg.plan)
 	case w.inflight < 1 || w.inflight > 1000 || w.idem && w.inflight > 5:
 		err = fmt.Errorf("-inflight %d: want 1 to 1000, with -idempotent to 5", w.inflight)
+	case cfg.slow < time.Millisecond || cfg.slow > 10*time.Second:
+		err = fmt.Errorf("-slow %v: want 1ms to 10s", cfg.slow)
 	case w.rate < 0:
 		err = fmt.Errorf("-rate %d: want at least 0", w.rate)
 	case cfg.capMiB < 1 || cfg.capMiB > 1<<20:
@@ -272,6 +279,20 @@ func plan(quick bool) []*cell {
 	return cells
 }
 
+// cells lists what the flags ask for.
+func (cfg *config) cells() (cells []*cell) {
+	if cfg.schemes != nil {
+		return schemeCells(cfg.schemes, cfg.slow)
+	}
+	if cfg.plan != "log" {
+		cells = cfg.load.cells()
+	}
+	if cfg.plan != "acks" {
+		cells = append(cells, plan(cfg.quick || cfg.plan == "all")...)
+	}
+	return cells
+}
+
 // choose keeps the cells that re matches and the loops their shares need.
 func choose(cells []*cell, re *regexp.Regexp) []*cell {
 	if re == nil {
@@ -292,14 +313,7 @@ func choose(cells []*cell, re *regexp.Regexp) []*cell {
 // run measures and prints. Its error is one of set-up, of a cell, or of ctx; a
 // cell's does not keep the others from being printed.
 func run(ctx context.Context, cfg config, open opener, w io.Writer) (err error) {
-	var cells []*cell
-	if cfg.plan != "log" {
-		cells = cfg.load.cells()
-	}
-	if cfg.plan != "acks" {
-		cells = append(cells, plan(cfg.quick || cfg.plan == "all")...)
-	}
-	cells = choose(cells, cfg.run)
+	cells := choose(cfg.cells(), cfg.run)
 	if len(cells) == 0 {
 		return fmt.Errorf("-run %v: no such cell", cfg.run)
 	}

@@ -188,6 +188,7 @@ func (rep *report) text(w io.Writer) error {
 	b.WriteString("share: log / limit within a round, median [least, greatest]. never, always: when an append syncs; without, it is in the page cache.\n")
 
 	rep.replicated(&b)
+	rep.schemes(&b)
 	rep.limits(&b)
 	rep.table(&b, "Append, sync never", func(c *cell) bool { return c.kind == "append" && c.sync == "never" }, false)
 	rep.table(&b, "Append, sync always: a call returns when its records are on disk", func(c *cell) bool { return c.kind == "append" && c.sync == "always" }, true)
@@ -259,6 +260,25 @@ func (rep *report) replicated(b *strings.Builder) {
 		}
 		print(b, "Replicated appends, sync "+sync+": "+syncText[sync], rows)
 	}
+}
+
+// schemes prints the comparison of schemes.
+func (rep *report) schemes(b *strings.Builder) {
+	rows := [][]string{{"scheme", "survives", "replicas", "slow follower", "append/s", "p50", "p99"}}
+	for _, r := range rep.results {
+		if s := r.cell.scheme; s != nil {
+			slow := "none"
+			if s.slow > 0 {
+				slow = "+" + s.slow.String() + " a sync"
+			}
+			if s.lagMax <= s.slow {
+				slow += ", left the ISR"
+			}
+			rows = append(rows, []string{s.name, strconv.Itoa(s.failures), strconv.Itoa(s.replicas()), slow,
+				si(r.RecordsPerSec), micros(*r.P50us), micros(*r.P99us)})
+		}
+	}
+	print(b, "Schemes: an ack after all in-sync replicas or after a majority, sync always, one record of 1 KiB, 4 producers", rows)
 }
 
 var syncText = map[string]string{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidemark-log/tidemark/record"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata from what the tests produce")
@@ -197,6 +200,114 @@ func TestPlan(t *testing.T) {
 	for _, name := range []string{"point-first/1KiB/x100", "reopen-closed/1KiB/x100", "reopen-killed/1KiB/x100"} {
 		if _, ok := place[name]; !ok {
 			t.Errorf("%s is not planned", name)
+		}
+	}
+}
+
+// The plan of replicated appends has every combination, and the limits before.
+func TestPlan_acks(t *testing.T) {
+	cfg, err := parseFlags([]string{"-acks", "0,1,all", "-sync", "never,interval,always", "-replicas", "1,2,3"}, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := map[string]int{}
+	produce := 0
+	for i, c := range cfg.cells() {
+		if _, twice := place[c.name]; twice {
+			t.Errorf("%s is planned twice", c.name)
+		}
+		place[c.name] = i
+		for _, l := range c.limits {
+			if _, ok := place[l]; !ok {
+				t.Errorf("%s comes before its limit %s", c.name, l)
+			}
+		}
+		if c.kind == "produce" {
+			produce++
+			if (len(c.limits) > 0) != (c.replicas != 2) {
+				t.Errorf("%s has limits %v", c.name, c.limits)
+			}
+		}
+	}
+	if want := 3 * 3 * 3 * 2 * 2; produce != want {
+		t.Errorf("%d cells of appends; want %d", produce, want)
+	}
+}
+
+// Replicated appends of every kind run, and are verified on each replica.
+func TestProduce(t *testing.T) {
+	for _, args := range []string{
+		"-acks 0,1,all -sync never,always -batch 1,100 -producers 1,4",
+		"-acks 1,all -sync interval -replicas 1 -batch 7 -producers 2 -inflight 5 -idempotent",
+		"-acks all -sync never -replicas 2 -batch 10 -producers 2 -codec lz4 -inflight 3",
+		"-acks all -sync never -batch 1 -producers 2 -rate 5000",
+		"-scheme isr,quorum -slow 5ms",
+	} {
+		t.Run(args, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "out.json")
+			cfg, err := parseFlags(append(strings.Fields(args), "-dir", t.TempDir(), "-t", "5ms", "-rounds", "1", "-cap", "1", "-json", file), t.Output())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := run(t.Context(), cfg, openLog, &out); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cells := cfg.cells()
+			if got := bytes.Count(raw, []byte(`"verified": true`)); got != len(cells) {
+				t.Errorf("%d results of %d cells:\n%s", got, len(cells), out.String())
+			}
+		})
+	}
+}
+
+// A replica whose records are not all what was appended is found, whichever it is.
+func TestProduce_lie(t *testing.T) {
+	for node := range replicas {
+		for _, alter := range []func(r *record.Record) (leave bool){
+			func(r *record.Record) bool { r.Value = r.Value[:len(r.Value)-1]; return false },
+			func(r *record.Record) bool { r.Value = bytes.Repeat([]byte{1}, len(r.Value)); return false },
+			func(r *record.Record) bool { return true },
+		} {
+			cfg, err := parseFlags([]string{"-acks", "all", "-sync", "never", "-batch", "10", "-producers", "1",
+				"-dir", t.TempDir(), "-t", "5ms", "-rounds", "1", "-cap", "1"}, t.Output())
+			if err != nil {
+				t.Fatal(err)
+			}
+			open := func(dir, sync string) (partitionLog, error) {
+				l, err := openLog(dir, sync)
+				if err == nil && strings.Contains(dir, fmt.Sprintf("node-%d", node)) {
+					l = liar{l, alter}
+				}
+				return l, err
+			}
+			want := fmt.Sprintf("replica %d: verify", node)
+			if err := run(t.Context(), cfg, open, t.Output()); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v; want one of %s", err, want)
+			}
+		}
+	}
+}
+
+// liar alters the seventh record, or leaves it out.
+type liar struct {
+	partitionLog
+	alter func(r *record.Record) (leave bool)
+}
+
+func (l liar) Records(from int64) iter.Seq2[record.Record, error] {
+	return func(yield func(record.Record, error) bool) {
+		for r, err := range l.partitionLog.Records(from) {
+			if r.Offset == 7 && l.alter(&r) {
+				continue
+			}
+			if !yield(r, err) {
+				return
+			}
 		}
 	}
 }
