@@ -810,7 +810,9 @@ func TestS50_VerdictOfAnotherView(t *testing.T) {
 		for range 20 {
 			b.step(c)
 		}
-		b.ends(0, 7)
+		if b.ends(0, 7); b.f.State().CutRecords != 0 {
+			t.Errorf("%s: %+v", again, b.f.State())
+		}
 	}
 }
 
@@ -1016,7 +1018,9 @@ func TestVerdictAtLogStart(t *testing.T) {
 			b.put(1)
 		}
 		a.follow(b, 0)
-		b.put(29) // nobody has them
+		for range 29 { // nobody has them
+			b.put(1)
+		}
 		a.lead(1)
 		a.put(10)
 		a.put(20)
