@@ -168,6 +168,7 @@ func (w *world) opened(pt *part, there bool) {
 			w.check(pt.log.Evidence() == partition.Suspect, "R6", "node %d partition %d opens with end %d under sync always, it confirmed %d, evidence %v", pt.n.id, pt.num, end, m.confirmed, pt.log.Evidence())
 		}
 	}
+	m.confirmed = min(m.confirmed, end)
 	if m.list = m.list[:n]; m.end() < m.start {
 		m.list = m.list[:0]
 	}
@@ -617,7 +618,18 @@ func (w *world) proposed(pt *part, a *partition.Alter) {
 	}
 }
 
-func (w *world) altered(a *partition.Alter, r partition.Altered) {}
+// altered is I23 for the coordinator: what was forged changes nothing.
+func (w *world) altered(m *message, r partition.Altered) {
+	g := w.parts[m.part]
+	if m.from != hostile {
+		return
+	}
+	now := w.coord.c.Record(g.record.ID)
+	// A success may answer a forged copy of what the record says already.
+	if now != g.record || r.Code == partition.OK && !slices.Equal(now.ISR, m.alter.ISR) {
+		w.fail("I23", "the coordinator answers %v to a forged proposal %+v", r.Code, *m.alter)
+	}
+}
 
 // registered is I16.
 func (w *world) registered(id int32, r *registered) {
@@ -654,8 +666,8 @@ func (w *world) confirmed(pt *part, q *partition.Fetch) {
 }
 
 // beforeFetch remembers a leader as it is, now and then.
-func (w *world) beforeFetch(pt *part) *isr.Status {
-	if w.count%16 != 0 {
+func (w *world) beforeFetch(pt *part, m *message) *isr.Status {
+	if w.count%16 != 0 && m.from != hostile {
 		return nil
 	}
 	st := pt.p.Status()
@@ -671,7 +683,11 @@ func (w *world) afterFetch(pt *part, m *message, a *isr.Answer, before *isr.Stat
 	} else if a != nil && len(a.Records) > 0 {
 		w.scan(pt)
 	}
-	if a == nil || a.Code == partition.OK && !a.Diverging && !a.Drop {
+	taken := a == nil || a.Code == partition.OK && !a.Diverging && !a.Drop
+	if taken && m.from == hostile {
+		w.fail("I23", "node %d partition %d takes a fetch that was forged: %+v", pt.n.id, pt.num, *q)
+	}
+	if taken {
 		if p := &pt.g.proofs[pt.n.id][q.Replica]; q.LeaderEpoch > p.leaderEpoch || q.BrokerEpoch >= p.brokerEpoch {
 			*p = proof{q.LeaderEpoch, q.BrokerEpoch, q.Offset}
 		}
@@ -767,8 +783,15 @@ func (w *world) checkSometimes() {
 			w.checkProducers(pt)
 		}
 	}
+	dead := len(w.parts) > 0
 	for _, g := range w.parts {
 		w.checkCandidates(g)
+		dead = dead && g.record.Leader == partition.None && len(g.record.ELR) == 0
+	}
+	if dead && !w.calm {
+		// Nobody is known to have everything, anywhere: nothing more can happen.
+		w.cov.add("ended early: no partition has a survivor")
+		w.beginCalm()
 	}
 }
 

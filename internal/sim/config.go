@@ -143,7 +143,7 @@ func drawConfig(r *rand.Rand, without Feature) config {
 		produceGap:   between(r, 2*ms, 100*ms),
 		batchRecords: pick(r, 1, 1, 3, 10),
 		recordBytes:  pick(r, 1, 20, 300),
-		faultGap:     pick(r, 300*ms, sec, 2*sec, 5*sec),
+		faultGap:     pick(r, 300*ms, sec, 2*sec, 2*sec, 5*sec),
 	}
 	c.rf = min(c.nodes, pick(r, 3, 3, 3, 3, 2, 1))
 	c.minISR = min(c.minISR, c.rf)
@@ -152,8 +152,9 @@ func drawConfig(r *rand.Rand, without Feature) config {
 			c.features |= f
 		}
 	}
+	often := pick(r, 2, 3, 6) // one kind in so many
 	for k := FaultKind(1); k < faultKinds; k <<= 1 {
-		if r.IntN(2) == 0 {
+		if r.IntN(often) == 0 {
 			c.kinds |= k
 		}
 	}

@@ -113,7 +113,7 @@ func (c *coord) deliver(m *message) {
 		r.altered = c.c.Alter(m.alter, now)
 		w.cov.add("A8 " + r.altered.Code.String())
 		w.tracef("coordinator: alter %d of n%d, epochs %d %d, isr %s: %v", m.alter.Seq, m.from, m.alter.LeaderEpoch, m.alter.PartitionEpoch, members(m.alter.ISR), r.altered.Code)
-		w.altered(m.alter, r.altered)
+		w.altered(m, r.altered)
 	case opDecline:
 		id := partition.ID{Topic: w.topic, Partition: m.part}
 		d := m.body.(decline)

@@ -60,7 +60,13 @@ type Fault struct {
 }
 
 func (f Fault) String() string {
-	return fmt.Sprintf("%v %v nodes %b for %v n %d", time.Duration(f.At), f.Kind, f.Nodes, time.Duration(f.For), f.N)
+	var nodes []string
+	for i := range 32 {
+		if f.Nodes&(1<<i) != 0 {
+			nodes = append(nodes, fmt.Sprintf("n%d", i))
+		}
+	}
+	return fmt.Sprintf("%v: %v of %s for %v, n %d", time.Duration(f.At), f.Kind, strings.Join(nodes, " "), time.Duration(f.For), f.N)
 }
 
 // horizon is how far a schedule reaches.

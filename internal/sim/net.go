@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/tidemark-log/tidemark/isr"
 	"github.com/tidemark-log/tidemark/partition"
@@ -109,6 +110,10 @@ func (n *network) send(m *message) {
 	r := w.netRand
 	link := [2]int32{m.from, m.to}
 	local := c.local && isNode(m.from) && isNode(m.to)
+	if m.to == hostile {
+		m.release()
+		return
+	}
 	if n.cut[link] > 0 {
 		w.cov.add("net: lost in a cut")
 		m.release()
@@ -123,6 +128,9 @@ func (n *network) send(m *message) {
 	}
 	if faulty && c.hostile > 0 && m.op == opFetch && m.answer && len(m.fetched.Records) > 0 && m.view == nil && r.Float64() < c.hostile {
 		n.spoil(m)
+	}
+	if faulty && c.hostile > 0 && !m.answer && m.from != hostile && (m.op == opFetch || m.op == opAlter) && r.Float64() < c.hostile {
+		n.forge(m)
 	}
 	times := 1
 	if faulty && c.dup > 0 && r.Float64() < c.dup {
@@ -177,6 +185,68 @@ func (n *network) spoil(m *message) {
 	case 3: // the end is missing
 		m.fetched.Records = m.fetched.Records[:len(m.fetched.Records)-1-r.IntN(size-1)]
 	}
+}
+
+// hostile sends what no leader and no coordinator may act on; it hears no answer.
+const hostile = firstClient - 1
+
+// forge sends a copy of a request that must be refused and change nothing (F22,
+// I23).
+func (n *network) forge(m *message) {
+	r := n.w.netRand
+	n.w.cov.add("F22 forged request")
+	f := &message{op: m.op, from: hostile, to: m.to, part: m.part, id: n.id(), fetch: m.fetch}
+	if m.op == opFetch {
+		q := &f.fetch
+		q.Seq += 1 + uint64(r.IntN(3))
+		switch r.IntN(9) {
+		case 0:
+			q.ID.Topic[3] ^= 1
+		case 1:
+			q.ID.Topic = partition.UUID{}
+		case 2:
+			q.ID.Partition += 7
+		case 3:
+			q.LeaderEpoch += 1 + int32(r.IntN(1<<20))
+		case 4:
+			q.LeaderEpoch -= 1 + int32(r.IntN(3))
+			if q.LeaderEpoch < 0 {
+				q.LeaderEpoch = math.MinInt32
+			}
+		case 5:
+			q.Replica = 90
+		case 6:
+			q.BrokerEpoch -= 1 + int64(r.IntN(3))
+		case 7:
+			q.Offset = math.MaxInt64 - int64(r.IntN(3))
+		case 8:
+			q.Offset, q.LastFetchedEpoch = -1-int64(r.IntN(3)), math.MaxInt32
+		}
+	} else {
+		a := *m.alter
+		a.ISR = slices.Clone(a.ISR)
+		a.Seq = 0
+		switch r.IntN(8) {
+		case 0:
+			a.BrokerEpoch -= 1 + int64(r.IntN(3))
+		case 1:
+			a.LeaderEpoch += 1 + int32(r.IntN(3))
+		case 2:
+			a.PartitionEpoch += 1 + int32(r.IntN(3))
+		case 3:
+			a.LeaderEpoch--
+		case 4:
+			a.ISR = append(a.ISR, a.ISR[0])
+		case 5:
+			a.ISR = append(a.ISR, partition.Member{Node: 90})
+		case 6:
+			a.ISR = a.ISR[1:] // without its leader
+		case 7:
+			a.ISR[len(a.ISR)-1].BrokerEpoch += 1000
+		}
+		f.alter = &a
+	}
+	n.w.post(event{at: n.w.now + exp(r, 10*ms), kind: evDeliver, to: f.to, part: f.part, msg: f})
 }
 
 // cutLink counts reasons for which nothing gets from a to b.

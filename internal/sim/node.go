@@ -801,7 +801,7 @@ func (pt *part) rerun(id int32, mayPark bool) {
 
 func (pt *part) serve(m *message, again, mayPark bool) {
 	n, w := pt.n, pt.n.w
-	before := w.beforeFetch(pt)
+	before := w.beforeFetch(pt, m)
 	var a isr.Answer
 	if pt.p.Fetch(&m.fetch, again, mayPark, n.clock(), &a, pt.fx) {
 		w.cov.add("A3 parked")
