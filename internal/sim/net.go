@@ -149,6 +149,10 @@ func (n *network) send(m *message) {
 		if n.slowCoord > 0 && (m.from == coordinator || m.to == coordinator) {
 			delay = delay*50 + exp(r, 300*ms)
 		}
+		if c.reorder && faulty && r.IntN(200) == 0 {
+			w.cov.add("F7 very late")
+			delay += exp(r, 3*sec)
+		}
 		at := w.now + delay
 		if !c.reorder || w.calm || local {
 			at = max(at, n.last[link]+1)
@@ -207,16 +211,13 @@ func (n *network) forge(m *message) {
 		case 2:
 			q.ID.Partition += 7
 		case 3:
-			q.LeaderEpoch += 1 + int32(r.IntN(1<<20))
+			q.LeaderEpoch += 1 << 20
 		case 4:
-			q.LeaderEpoch -= 1 + int32(r.IntN(3))
-			if q.LeaderEpoch < 0 {
-				q.LeaderEpoch = math.MinInt32
-			}
+			q.LeaderEpoch = -1 - int32(r.IntN(3))
 		case 5:
 			q.Replica = 90
 		case 6:
-			q.BrokerEpoch -= 1 + int64(r.IntN(3))
+			q.BrokerEpoch = -1 - int64(r.IntN(3))
 		case 7:
 			q.Offset = math.MaxInt64 - int64(r.IntN(3))
 		case 8:
@@ -230,9 +231,9 @@ func (n *network) forge(m *message) {
 		case 0:
 			a.BrokerEpoch -= 1 + int64(r.IntN(3))
 		case 1:
-			a.LeaderEpoch += 1 + int32(r.IntN(3))
+			a.LeaderEpoch += 1000
 		case 2:
-			a.PartitionEpoch += 1 + int32(r.IntN(3))
+			a.PartitionEpoch += 1000
 		case 3:
 			a.LeaderEpoch--
 		case 4:
