@@ -252,7 +252,7 @@ func (w *world) appended(pt *part, b record.Batch) {
 		return
 	}
 	here := link{crc: x.crc, end: x.end, root: true}
-	if i > 0 {
+	if i > 0 && m.list[i-1].end > m.start { // what lies below the log start may be anything
 		last := m.list[i-1]
 		w.check(last.epoch <= x.epoch, "I2", "node %d partition %d: epoch %d at offset %d behind epoch %d", pt.n.id, pt.num, x.epoch, x.base, last.epoch)
 		w.check(last.end == x.base, "I2", "node %d partition %d: batch at %d behind one that ends at %d", pt.n.id, pt.num, x.base, last.end)
