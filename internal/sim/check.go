@@ -164,7 +164,7 @@ func (w *world) opened(pt *part, there bool) {
 	}
 	if end < m.confirmed {
 		w.cov.add("life: confirmed tail lost")
-		if w.c.sync == replica.Always && !m.inOp { // else a cut may have been under way
+		if w.c.syncOf(pt.num) == replica.Always && !m.inOp { // else a cut may have been under way
 			w.check(pt.log.Evidence() == partition.Suspect, "R6", "node %d partition %d opens with end %d under sync always, it confirmed %d, evidence %v", pt.n.id, pt.num, end, m.confirmed, pt.log.Evidence())
 		}
 	}
@@ -364,7 +364,7 @@ func (w *world) checkPart(pt *part) {
 	if start > hw || hw > leo {
 		w.fail("I9", "node %d partition %d: log start %d, HW %d, end %d", n.id, pt.num, start, hw, leo)
 	}
-	if w.c.sync == replica.Always && hw > l.SyncedEnd() && l.Err() == nil {
+	if w.c.syncOf(pt.num) == replica.Always && hw > l.SyncedEnd() && l.Err() == nil {
 		w.fail("I9", "node %d partition %d: HW %d, synced end %d", n.id, pt.num, hw, l.SyncedEnd())
 	}
 	if hw == pt.seen.hw {
@@ -659,7 +659,7 @@ func (w *world) confirmed(pt *part, q *partition.Fetch) {
 	if !pt.f.State().Reconciled {
 		w.fail("I10", "node %d partition %d fetches at %d before it is reconciled", pt.n.id, pt.num, q.Offset)
 	}
-	if w.c.sync == replica.Always && q.Offset > pt.log.SyncedEnd() {
+	if w.c.syncOf(pt.num) == replica.Always && q.Offset > pt.log.SyncedEnd() {
 		w.fail("R6", "node %d partition %d confirms %d, synced end %d", pt.n.id, pt.num, q.Offset, pt.log.SyncedEnd())
 	}
 	pt.journal.confirmed = max(pt.journal.confirmed, q.Offset)
@@ -727,7 +727,7 @@ func (w *world) acked(pt *part, wt *waiter, q *produce) {
 			}
 			o := other.parts[pt.num]
 			have := o.journal.end()
-			if w.c.sync == replica.Always {
+			if w.c.syncOf(pt.num) == replica.Always {
 				have = min(have, o.log.SyncedEnd())
 			}
 			w.check(have >= wt.End || o.journal.unsure || o.journal.start >= wt.End, "I17", "node %d partition %d acks %d to %d, node %d, which may be elected, has %d", n.id, pt.num, wt.Base, wt.End, m.Node, have)

@@ -62,7 +62,7 @@ type config struct {
 	features                  Feature
 	calm                      bool
 	nodes, parts, rf, minISR  int
-	sync                      replica.SyncMode
+	syncs                     [3]replica.SyncMode // of each partition
 	recovery                  replica.Recovery
 	segmentBytes              int64
 	local                     bool // peers in one process
@@ -84,11 +84,13 @@ type config struct {
 	kinds                     FaultKind
 }
 
+func (c *config) syncOf(part int) replica.SyncMode { return c.syncs[part] }
+
 func (c *config) has(f Feature) bool { return c.features&f != 0 }
 
 func (c *config) String() string {
 	s := fmt.Sprintf("%d nodes, %d partitions, rf %d, min isr %d, sync %v, recovery %d, segments %d, lag %v, ttl %v, local %v, %d+%d clients; %v; faults every %v: %v",
-		c.nodes, c.parts, c.rf, c.minISR, c.sync, c.recovery, c.segmentBytes, time.Duration(c.lagMax), time.Duration(c.ttl), c.local,
+		c.nodes, c.parts, c.rf, c.minISR, c.syncs[:c.parts], c.recovery, c.segmentBytes, time.Duration(c.lagMax), time.Duration(c.ttl), c.local,
 		c.producers, c.consumers, c.features, time.Duration(c.faultGap), c.kinds)
 	return s
 }
@@ -115,7 +117,6 @@ func drawConfig(r *rand.Rand, without Feature) config {
 		parts:        pick(r, 1, 1, 1, 2, 3),
 		rf:           3,
 		minISR:       pick(r, 1, 2, 2, 2, 3),
-		sync:         pick(r, replica.Always, replica.Always, replica.Interval, replica.Never),
 		recovery:     replica.Recovery(r.IntN(2)),
 		segmentBytes: pick[int64](r, 4<<10, 8<<10, 16<<10),
 		local:        r.IntN(4) == 0,
@@ -144,6 +145,11 @@ func drawConfig(r *rand.Rand, without Feature) config {
 		batchRecords: pick(r, 1, 1, 3, 10),
 		recordBytes:  pick(r, 1, 20, 300),
 		faultGap:     pick(r, 300*ms, sec, 2*sec, 2*sec, 5*sec),
+	}
+	for i := range c.syncs {
+		if c.syncs[i] = c.syncs[0]; i == 0 || r.IntN(2) == 0 {
+			c.syncs[i] = pick(r, replica.Always, replica.Always, replica.Interval, replica.Never)
+		}
 	}
 	c.rf = min(c.nodes, pick(r, 3, 3, 3, 3, 2, 1))
 	c.minISR = min(c.minISR, c.rf)

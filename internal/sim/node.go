@@ -51,7 +51,8 @@ type node struct {
 	dir         *replica.Dir
 	maps        *segment.Maps
 	incarnation partition.UUID
-	evidence    partition.Evidence
+	evidence    partition.Evidence // of the folder
+	logs        []partition.LogEvidence
 	brokerEpoch int64
 	registered  int64
 	lease       isr.Lease
@@ -258,7 +259,7 @@ func (n *node) boot() {
 			return "-"
 		}
 		from, end, held := pt.log.Held()
-		return fmt.Sprintf("leo %d hw %d held %v %d-%d damage %v", pt.log.LogEndOffset(), pt.log.HighWatermark(), held, from, end, pt.log.Damage())
+		return fmt.Sprintf("%v leo %d hw %d held %v %d-%d damage %v", pt.log.Evidence(), pt.log.LogEndOffset(), pt.log.HighWatermark(), held, from, end, pt.log.Damage())
 	}))
 	n.register()
 	n.post(w.now+w.c.maintain/2, evMaintain, 0, 0)
@@ -276,7 +277,7 @@ func (n *node) open(fsys vfs.FS) (err error) {
 	if err != nil {
 		return err
 	}
-	n.evidence = partition.Intact
+	n.evidence, n.logs = partition.Intact, []partition.LogEvidence{}
 	if n.dir.Clean() {
 		n.evidence = partition.Clean
 	}
@@ -285,7 +286,9 @@ func (n *node) open(fsys vfs.FS) (err error) {
 		if err != nil {
 			return err
 		}
-		n.evidence = min(n.evidence, pt.log.Evidence())
+		e := partition.LogEvidence{ID: partition.ID{Topic: n.w.topic, Partition: tp.Partition}, Evidence: pt.log.Evidence(), Durable: n.w.c.syncOf(pt.num) == replica.Always}
+		n.logs = append(n.logs, e)
+		n.w.cov.add("evidence of a log " + e.Evidence.String())
 	}
 	return nil
 }
@@ -296,7 +299,7 @@ func (n *node) openLog(num int, held bool) (*part, error) {
 	c := replica.EmbeddedConfig()
 	c.SegmentIndexBytes = 1 << 10
 	l, err := n.dir.OpenLog(replica.TopicPartition{Topic: topicName, Partition: int32(num)}, w.topic, replica.Options{
-		Sync: w.c.sync, SegmentBytes: w.c.segmentBytes, MaxBatchBytes: 4 << 10, IndexIntervalBytes: 512, Config: &c,
+		Sync: w.c.syncOf(num), SegmentBytes: w.c.segmentBytes, MaxBatchBytes: 4 << 10, IndexIntervalBytes: 512, Config: &c,
 		PopulateBytes: 4 << 10, MaxProducers: 10_000, SealedSyncDelay: time.Duration(w.c.maintain),
 		Held: held, Maps: n.maps,
 	}, n.clock())
@@ -319,7 +322,7 @@ func (n *node) register() {
 	}
 	var boot partition.UUID = n.mem.BootID()
 	n.call(opRegister, 0, &registered{q: partition.Register{Node: n.id, ClusterID: clusterID, Incarnation: n.incarnation, BootID: boot,
-		Previous: previous, Evidence: n.evidence, Durable: n.w.c.sync == replica.Always}})
+		Previous: previous, Evidence: n.evidence, Logs: n.logs}})
 }
 
 // call sends a request to the coordinator until it is answered.
@@ -957,7 +960,7 @@ func (n *node) maintain() {
 			w.cov.add("maintain: " + short(err))
 		}
 		switch {
-		case w.c.sync == replica.Interval:
+		case w.c.syncOf(pt.num) == replica.Interval:
 			pt.startSync()
 		case next.SealedSync && pt.sync == nil:
 			if pt.sync = pt.log.StartSealedSync(n.clock()); pt.sync != nil {
