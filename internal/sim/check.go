@@ -958,7 +958,9 @@ func (w *world) atRest() {
 		// Exactly once: each acked batch of an idempotent producer, at its offset.
 		times := map[int64]int{}
 		for _, x := range g.canon {
-			times[x.number]++
+			if x.base >= g.trimmed { // who is forgotten with its records may send again
+				times[x.number]++
+			}
 		}
 		for _, s := range w.batches {
 			if !s.acked || int(s.producer.part) != num {
