@@ -283,16 +283,6 @@ func chaosOfNodes(t *testing.T, ctx context.Context, c *tidemark.Cluster, rng *r
 	return tally
 }
 
-// settled waits until a leader knows that all that was in its log when it began is
-// committed.
-func settled(t *testing.T, h *tidemark.Partition) {
-	t.Helper()
-	eventually(t, "the leader knows what is committed", func() bool {
-		_, err := h.HighWatermark()
-		return err == nil
-	})
-}
-
 // TestChaosChild is the program that TestChaosProcess kills.
 func TestChaosChild(t *testing.T) {
 	arg := os.Getenv(chaosEnv)
@@ -318,7 +308,7 @@ func TestChaosChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settled(t, h)
+	settle(t, h)
 	next, err := chaosAudit(h, killWriters, func(w int) int64 { return b.acked[w].Load() })
 	if err != nil {
 		t.Fatal(err)
@@ -400,7 +390,7 @@ func TestChaosProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			caughtUp(t, h)
-			settled(t, h)
+			settle(t, h)
 			if _, err := chaosAudit(h, killWriters, func(w int) int64 { return b.acked[w].Load() }); err != nil {
 				t.Error(err)
 			}
