@@ -262,7 +262,7 @@ func TestC098_FetchesAreBounded(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 	// Of each of the two: one that brings the record and one that is parked again, and
 	// now and then one for the high watermark alone.
-	if got := h.Stats().Leading.Fetches - before; got > 2*2*n+100 {
+	if got := h.Stats().Leading.Fetches - before; got > 2*2*n+50 {
 		t.Errorf("%d fetches for %d records", got, n)
 	}
 }

@@ -153,6 +153,7 @@ func (p *part) workLocked(inline bool) (more bool) {
 	if !p.looked.Swap(true) {
 		p.p.Advanced(now, &p.fx)
 		next := p.p.Tick(now, &p.fx)
+		p.fx.Follow = false // it is about to
 		p.apply(&p.fx, false)
 		p.f.alarm.pull(&p.due, next)
 	}
@@ -167,6 +168,7 @@ func (p *part) updateLocked(r *partition.Record, now time.Time) {
 		p.f.n.c.o.Logger.Error("record of the coordinator not acted on", "node", p.f.n.id, "partition", p.h.name.String(),
 			"leader", r.Leader, "leaderEpoch", r.LeaderEpoch, "err", err)
 	}
+	p.fx.Follow = false // it is about to
 	p.apply(&p.fx, false)
 	if s := p.fetcher.State(); s.Leader != p.leader {
 		p.leader, p.parked = s.Leader, false
@@ -239,10 +241,6 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 		}
 		p.ans.View.Release()
 		p.ans = isr.Answer{}
-		if n > 0 {
-			p.p.Advanced(now, &p.fx)
-			p.apply(&p.fx, inline)
-		}
 		if copied += n; copied > pumpBytes || inline && copied > inlineBytes {
 			return true
 		}
@@ -261,8 +259,6 @@ func (p *part) askLocked(now time.Time) {
 	if err := p.fetcher.Answered(&a, now); err != nil {
 		p.f.n.c.o.Logger.Warn("verdict of the leader", "node", p.f.n.id, "partition", p.h.name.String(), "err", err)
 	}
-	p.p.Advanced(now, &p.fx)
-	p.apply(&p.fx, false)
 }
 
 // apply does what a step of the partition asks for, and empties fx. inline: who is
