@@ -115,7 +115,17 @@ func (w *chaosWriter) run(ctx context.Context, c *tidemark.Cluster, rng *rand.Ra
 
 // chaosAudit reads a partition: each writer's records are there once, in order and
 // whole, from the first to the last, and all below acked. It returns what comes next.
-func chaosAudit(h *tidemark.Partition, writers int, acked func(writer int) int64) (next []int64, err error) {
+func chaosAudit(t *testing.T, h *tidemark.Partition, writers int, acked func(writer int) int64) (next []int64, err error) {
+	t.Helper()
+	eventually(t, "it can be read to the end", func() bool {
+		settle(t, h)
+		next, err = chaosRead(h, writers, acked)
+		return !errors.Is(err, tidemark.NotLeader) // or who led does so no more
+	})
+	return next, err
+}
+
+func chaosRead(h *tidemark.Partition, writers int, acked func(writer int) int64) (next []int64, err error) {
 	next = make([]int64, writers)
 	offset := int64(0)
 	for r, err := range h.Records(0) {
@@ -218,7 +228,7 @@ func TestChaosNodes(t *testing.T) {
 			wg.Wait()
 			for i, h := range handles {
 				caughtUp(t, h)
-				next, err := chaosAudit(h, writers, func(w int) int64 { return ws[w].acked[i].Load() })
+				next, err := chaosAudit(t, h, writers, func(w int) int64 { return ws[w].acked[i].Load() })
 				if err != nil {
 					t.Error(err)
 				}
@@ -308,8 +318,7 @@ func TestChaosChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settle(t, h)
-	next, err := chaosAudit(h, killWriters, func(w int) int64 { return b.acked[w].Load() })
+	next, err := chaosAudit(t, h, killWriters, func(w int) int64 { return b.acked[w].Load() })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,8 +399,7 @@ func TestChaosProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			caughtUp(t, h)
-			settle(t, h)
-			if _, err := chaosAudit(h, killWriters, func(w int) int64 { return b.acked[w].Load() }); err != nil {
+			if _, err := chaosAudit(t, h, killWriters, func(w int) int64 { return b.acked[w].Load() }); err != nil {
 				t.Error(err)
 			}
 			hw, _ := h.HighWatermark()

@@ -109,10 +109,19 @@ func (n *Node) start(ctx context.Context) (err error) {
 		return err
 	}
 	f.dir.SetBrokerEpoch(f.epoch)
-	f.runWatch()
-	sent := time.Now()
-	if code := c.ctl.Ready(n.id, f.epoch, sent); code != partition.OK {
-		return fmt.Errorf("ready: %w", code)
+	for { // while it reads its partitions, its session may end
+		f.runWatch()
+		code := c.ctl.Ready(n.id, f.epoch, time.Now())
+		if code == partition.OK {
+			break
+		}
+		q := f.registration()
+		if r := c.ctl.Register(&q, time.Now()); r.Code == partition.OK && r.BrokerEpoch != f.epoch {
+			return fmt.Errorf("ready: %w: another life began", code)
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("ready: %w: %w", code, err)
+		}
 	}
 	n.life.Store(f)
 	f.keepAlive()
