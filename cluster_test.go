@@ -442,3 +442,27 @@ func TestClusterClosed(t *testing.T) {
 		t.Errorf("after Close: %+v", s)
 	}
 }
+
+// TestClusterNobodyBacksOff: who follows a leader before that has acted on its own
+// record does not take that for an error, which would cost the first appends of a
+// topic, and of a new leader, a whole backoff.
+func TestClusterNobodyBacksOff(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{FetchBackoff: time.Hour, Log: tidemark.Options{Sync: tidemark.Never}})
+	var list []*tidemark.Partition
+	for i := range 10 {
+		h := createTopic(t, c, fmt.Sprint("events-", i), tidemark.TopicOptions{})
+		produce(t, h, tidemark.AcksAll, "new")
+		list = append(list, h)
+	}
+	if err := c.Kill(0); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range list {
+		produce(t, h, tidemark.AcksAll, "another leads")
+	}
+	for _, h := range list {
+		if got := values(t, h); fmt.Sprint(got) != "[new another leads]" {
+			t.Errorf("%v has %q", h.Name(), got)
+		}
+	}
+}

@@ -38,9 +38,11 @@ type part struct {
 	leader int32 // whom it follows, None if nobody
 	fx     isr.Effects
 	step   replica.Step
-	req    partition.Fetch // under way, or parked at the leader
-	parked bool
-	until  time.Time // how long it may stay there
+	parked replica.Do // what is under way: parked at the leader, or here until there is one
+	req    partition.Fetch
+	ask    partition.EpochAsk
+	until  time.Time // how long it may stay at the leader
+	early  time.Time // and here
 	ans    isr.Answer
 	at     isr.Effects // of what was asked of the leader
 
@@ -63,6 +65,9 @@ const (
 	// fetchWait is how long a fetch is parked at a leader whose high watermark the
 	// follower may not know yet (Kafka: replica.fetch.wait.max.ms).
 	fetchWait = 500 * time.Millisecond
+	// earlyWait is how long a request waits here for a leader that has not acted yet on
+	// the record by which it is one.
+	earlyWait = 10 * time.Second
 )
 
 func newPart(f *life, h *Partition, l *Log) *part {
@@ -171,7 +176,7 @@ func (p *part) updateLocked(r *partition.Record, now time.Time) {
 	p.fx.Follow = false // it is about to
 	p.apply(&p.fx, false)
 	if s := p.fetcher.State(); s.Leader != p.leader {
-		p.leader, p.parked = s.Leader, false
+		p.leader, p.parked = s.Leader, replica.Wait
 	}
 	p.looked.Store(false)
 	p.h.moved(ChangedLeader)
@@ -182,16 +187,15 @@ func (p *part) updateLocked(r *partition.Record, now time.Time) {
 func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 	for copied := 0; ; {
 		p.fetcher.Next(now, &p.step)
-		again := false
-		switch p.step.Do {
+		do, again := p.step.Do, false
+		switch do {
 		case replica.Wait:
 			p.f.alarm.pull(&p.due, p.step.At)
-			if !p.parked {
+			if do, again = p.parked, true; do == replica.Wait {
 				return false
 			}
-			again = true
 		case replica.SyncFirst:
-			p.parked = false
+			p.parked = replica.Wait
 			if inline {
 				return true
 			}
@@ -204,11 +208,9 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 			now = time.Now()
 			continue
 		case replica.SendAsk:
-			p.parked = false
-			p.askLocked(now)
-			continue
+			p.ask, p.early = p.step.Ask, now.Add(earlyWait)
 		case replica.SendFetch:
-			p.req = p.step.Fetch
+			p.req, p.early = p.step.Fetch, now.Add(earlyWait)
 			wait := p.f.n.c.o.LagMax / 2
 			if p.log.log.HighWatermark() < p.req.Offset {
 				wait = min(wait, fetchWait)
@@ -219,6 +221,12 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 			}
 		}
 		leader := p.h.parts[p.leader].Load()
+		if do == replica.SendAsk {
+			if !p.askLocked(leader, now) {
+				return p.parkLocked(do, p.early)
+			}
+			continue
+		}
 		if leader == nil { // as a connection that is refused
 			p.ans.Fetched = partition.Fetched{Session: p.req.Session, Seq: p.req.Seq, Offset: p.req.Offset,
 				LeaderEpoch: p.req.LeaderEpoch, Code: partition.NotLeader}
@@ -226,12 +234,13 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 			parked := leader.p.Fetch(&p.req, again, now.Before(p.until), now, &p.ans, &p.at)
 			leader.apply(&p.at, inline)
 			if parked {
-				p.parked = true
-				p.f.alarm.pull(&p.due, p.until)
-				return false
+				return p.parkLocked(do, p.until)
 			}
 		}
-		p.parked = false
+		if p.tooEarly(p.ans.Code, now) {
+			return p.parkLocked(do, p.early)
+		}
+		p.parked = replica.Wait
 		n := len(p.ans.Records)
 		if !p.ans.Drop {
 			err := p.fetcher.Fetched(&p.ans.Fetched, now)
@@ -248,17 +257,36 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 	}
 }
 
-func (p *part) askLocked(now time.Time) {
-	var a partition.EpochAnswer
-	if leader := p.h.parts[p.leader].Load(); leader != nil {
-		leader.p.Ask(&p.step.Ask, &a)
-	} else {
-		q := &p.step.Ask
-		a = partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: q.LeaderEpoch, Code: partition.NotLeader, Epoch: -1, End: -1}
+// parkLocked leaves a request under way, at the longest until the time given.
+func (p *part) parkLocked(do replica.Do, until time.Time) (more bool) {
+	p.parked = do
+	p.f.alarm.pull(&p.due, until)
+	return false
+}
+
+// tooEarly reports whether an answer says no more than that the leader has not acted
+// on its record yet. To the follower that is no answer: it is asked again when the
+// leader, or who is to be it, moves (apply and join).
+func (p *part) tooEarly(code partition.Code, now time.Time) bool {
+	return (code == partition.NotLeader || code == partition.UnknownLeaderEpoch) && now.Before(p.early)
+}
+
+// askLocked asks the leader, nil if it is not there, and is false if it is too early
+// for an answer.
+func (p *part) askLocked(leader *part, now time.Time) bool {
+	q := &p.ask
+	a := partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: q.LeaderEpoch, Code: partition.NotLeader, Epoch: -1, End: -1}
+	if leader != nil {
+		leader.p.Ask(q, &a)
 	}
+	if p.tooEarly(a.Code, now) {
+		return false
+	}
+	p.parked = replica.Wait
 	if err := p.fetcher.Answered(&a, now); err != nil {
 		p.f.n.c.o.Logger.Warn("verdict of the leader", "node", p.f.n.id, "partition", p.h.name.String(), "err", err)
 	}
+	return true
 }
 
 // apply does what a step of the partition asks for, and empties fx. inline: who is
@@ -292,6 +320,13 @@ func (p *part) apply(fx *isr.Effects, inline bool) {
 	}
 	if fx.Moved != 0 {
 		p.h.moved(changeOf(fx.Moved))
+	}
+	if fx.Moved&(isr.MovedLeader|isr.MovedRole|isr.MovedISR) != 0 {
+		for i := range p.h.parts { // who asked before there was an answer
+			if x := p.h.parts[i].Load(); x != nil && x != p {
+				x.wake(false)
+			}
+		}
 	}
 	if fx.Follow && !p.syncing.Load() {
 		p.dirty.Store(true)
