@@ -119,8 +119,15 @@ func TestHostileLeader(t *testing.T) {
 				if err == nil {
 					t.Error("no error behind a good batch")
 				}
-				if b.sync(); b.log.LogEndOffset() != 6 || !bytes.Equal(b.all(), append(before, good...)) {
+				if b.sync(); b.log.LogEndOffset() != 6 || !bytes.Equal(b.all(), append(slices.Clone(before), good...)) {
 					t.Errorf("log ends at %d", b.log.LogEndOffset())
+				}
+				before = append(before, good...)
+				if sync == replica.Never { // and nothing is left behind the end
+					x := &lab{t: t, mem: b.mem, dir: "/log"}
+					if file := x.read(logName(0)); len(bytes.Trim(file[len(before):], "\x00")) > 0 {
+						t.Error("bytes behind the end")
+					}
 				}
 				b.kill() // what was refused is not behind the end either
 				b.log.Release()
@@ -170,6 +177,7 @@ func TestEvidence(t *testing.T) {
 		if got := r.log.Evidence(); got != want {
 			t.Errorf("%v, %s: %v, want %v", r.o.Sync, what, got, want)
 		}
+		r.log.Release() // what is held counts as well
 		if want == partition.Intact && r.log.Stats().SyncedEnd < r.log.LogEndOffset() {
 			t.Errorf("%v, %s: intact, synced to %d of %d", r.o.Sync, what, r.log.SyncedEnd(), r.log.LogEndOffset())
 		}
