@@ -103,6 +103,7 @@ func (o *ClusterOptions) fill() error {
 	}
 	bound(o.Nodes >= 1 && o.Nodes <= 1000, "Nodes: %d, want 1 to 1000", o.Nodes)
 	bound(!o.Log.ReadOnly, "Log.ReadOnly: a replica writes")
+	errs = append(errs, o.Log.replica().Validate())
 	bound(o.LagMax >= 10*time.Millisecond, "LagMax: %v, want at least 10ms", o.LagMax)
 	bound(o.SessionTimeout >= 50*time.Millisecond, "SessionTimeout: %v, want at least 50ms", o.SessionTimeout)
 	bound(o.FetchBackoff >= time.Millisecond, "FetchBackoff: %v, want at least 1ms", o.FetchBackoff)
@@ -193,6 +194,11 @@ func OpenCluster(dir string, o ClusterOptions) (_ *Cluster, err error) {
 	}
 	if err := c.coordinate(); err != nil {
 		return nil, errors.Join(err, c.lock.Close())
+	}
+	for _, r := range c.ctl.Since(0).Records {
+		if id := slices.Max(r.Replicas); int(id) >= o.Nodes {
+			return nil, errors.Join(fmt.Errorf("option Nodes: %d, but node %d has replicas", o.Nodes, id), c.lock.Close())
+		}
 	}
 	c.ctl.Notify = c.notify
 	c.runWatch()
@@ -408,8 +414,10 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	switch {
 	case o.Replicas != nil:
 		o.Partitions = len(o.Replicas)
-		for _, list := range o.Replicas {
-			rf = max(rf, len(list))
+		for i, list := range o.Replicas {
+			if rf = max(rf, len(list)); len(list) == 0 || slices.Min(list) < 0 || int(slices.Max(list)) >= len(c.nodes) {
+				return fmt.Errorf("create topic %q: option Replicas: partition %d on nodes %d, want 0 to %d", name, i, list, len(c.nodes)-1)
+			}
 		}
 	case rf == 0:
 		rf = min(3, len(c.nodes))
@@ -423,6 +431,12 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	}
 	if opts.ReadOnly {
 		return fmt.Errorf("create topic %q: option Log.ReadOnly: a replica writes", name)
+	}
+	if err := opts.replica().Validate(); err != nil {
+		return fmt.Errorf("create topic %q: %w", name, err)
+	}
+	if o.MinISR < 0 {
+		return fmt.Errorf("create topic %q: option MinISR: %d, want at least 1", name, o.MinISR)
 	}
 	if !checkpoint.ValidTopic(name) {
 		return fmt.Errorf("create topic %q: no topic name", name)

@@ -387,6 +387,49 @@ func TestClusterWithoutCoordinator(t *testing.T) {
 	}
 }
 
+// TestClusterOptions: what is out of range is refused and changes nothing.
+func TestClusterOptions(t *testing.T) {
+	for _, o := range []tidemark.ClusterOptions{
+		{Nodes: -1}, {LagMax: time.Millisecond}, {SessionTimeout: 1}, {FetchBytes: -1}, {FetchBackoff: 1}, {MaxWaiters: -1},
+		{Recovery: 7}, {Log: tidemark.Options{ReadOnly: true}},
+	} {
+		dir := filepath.Join(t.TempDir(), "c")
+		if _, err := tidemark.OpenCluster(dir, o); err == nil {
+			t.Errorf("opened with %+v", o)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%+v left a directory", o)
+		}
+	}
+	dir := t.TempDir()
+	c := openCluster(t, dir, tidemark.ClusterOptions{})
+	for name, o := range map[string]tidemark.TopicOptions{
+		"a/b": {}, "": {}, "many": {ReplicationFactor: 4}, "none": {Partitions: -1}, "min": {MinISR: -1},
+		"nobody": {Replicas: [][]int32{{}}}, "who": {Replicas: [][]int32{{0, 3}}}, "below": {Replicas: [][]int32{{-1}}},
+		"twice": {Replicas: [][]int32{{1, 1}}}, "reads": {Log: &tidemark.Options{ReadOnly: true}},
+		"small": {Log: &tidemark.Options{SegmentBytes: 1}},
+	} {
+		if err := c.CreateTopic(within(t), name, o); err == nil {
+			t.Errorf("topic %q made with %+v", name, o)
+		}
+	}
+	if err := c.DeleteTopic("none"); !errors.Is(err, tidemark.ErrNoTopic) {
+		t.Errorf("delete: %v", err)
+	}
+	if got := c.Topics(); len(got) > 0 {
+		t.Errorf("topics %q", got)
+	}
+	createTopic(t, c, "events", tidemark.TopicOptions{})
+	if _, err := c.Partition("events", 1); !errors.Is(err, tidemark.ErrNoPartition) {
+		t.Errorf("partition 1: %v", err)
+	}
+	closeCluster(t, c)
+	if _, err := tidemark.OpenCluster(dir, tidemark.ClusterOptions{Nodes: 2}); err == nil {
+		t.Error("opened with fewer nodes than have replicas")
+	}
+	openCluster(t, dir, tidemark.ClusterOptions{Nodes: 4})
+}
+
 // TestClusterClosed: every call after Close says so, and one that waits ends.
 func TestClusterClosed(t *testing.T) {
 	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{})

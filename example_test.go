@@ -182,3 +182,39 @@ func ExampleOpenFolder() {
 	// orders-1 1 for 1 <nil>
 	// orders-2 1 for 2 <nil>
 }
+
+func ExampleOpenCluster() {
+	ctx := context.Background()
+	c, err := tidemark.OpenCluster(exampleDir(), tidemark.ClusterOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := c.CreateTopic(ctx, "orders", tidemark.TopicOptions{Partitions: 2, MinISR: 2}); err != nil {
+		log.Fatal(err)
+	}
+	orders, err := c.Partition("orders", 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Whoever fails, each batch is appended once and in order.
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+	// On the disks of all in-sync replicas when Produce returns.
+	base, err := p.Produce(ctx, orders, tidemark.Record{Key: []byte("42"), Value: []byte("paid")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for r, err := range orders.Records(base) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d %s=%s, in sync %d\n", r.Offset, r.Key, r.Value, len(orders.State().ISR))
+	}
+	if err := c.Close(); err != nil {
+		log.Fatal(err)
+	}
+	// Output: 0 42=paid, in sync 3
+}

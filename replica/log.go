@@ -168,6 +168,10 @@ type Progress struct {
 	SegmentsLeft int
 }
 
+// Validate returns what is wrong with the options, all of it at once; nil if a log
+// can be opened with them.
+func (o Options) Validate() error { return o.fill() }
+
 func (o *Options) fill() error {
 	def := func(v *int64, d int64) {
 		if *v == 0 {
