@@ -50,9 +50,9 @@ func closeCluster(t testing.TB, c *tidemark.Cluster) {
 	}
 }
 
-// within is a context that ends after what a busy machine may take.
+// within is a context that ends after what a busy machine may take, stopped processes included.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
