@@ -114,7 +114,7 @@ type Options struct {
 	// PopulateBytes is how far ahead of the end write faults are taken.
 	// Default 8 MiB, at most 64 MiB; not under Always.
 	PopulateBytes int64
-	// MaxProducers is how many idempotent producers are remembered, in 70 to 170
+	// MaxProducers is how many idempotent producers are remembered, in 80 to 200
 	// bytes each; see package dedupe for who makes room for a new one. Default
 	// 1,000,000, at most 2^24 − 2.
 	MaxProducers int
