@@ -35,6 +35,7 @@ type ghost struct {
 	trimmed int64            // highest log start of any replica
 	pids    map[int64]*pidState
 	brokers []int64 // by node: newest broker epoch
+	reads   []clientOp
 }
 
 // reign says that all below end was committed in an epoch or before it.
@@ -955,6 +956,7 @@ func (w *world) atRest() {
 				w.fail("I3", "node %d partition %d: %v", m.Node, num, err)
 			}
 		}
+		w.checkHistory(g)
 		// Exactly once: each acked batch of an idempotent producer, at its offset.
 		times := map[int64]int{}
 		for _, x := range g.canon {

@@ -67,6 +67,8 @@ type sent struct {
 	done     bool
 	acked    bool // with acks=all
 	base     int64
+	from     int64 // when it was sent first and acked, to the client
+	till     int64
 }
 
 // producer sends batches; an idempotent one up to five at once, each until it is
@@ -87,6 +89,7 @@ type producer struct {
 	builder    record.Builder
 	resends    int64
 	made       int64
+	gaveUp     bool // a batch whose fate it does not know
 }
 
 func (p *producer) start() {
@@ -198,7 +201,9 @@ func (p *producer) send(s *sent) {
 		p.retry(s)
 		return
 	}
-	s.tries++
+	if s.tries++; s.tries == 1 {
+		s.from = w.now
+	}
 	s.call = w.net.id()
 	w.tracef("c%d sends batch %d, pid %d seq %d, %d records, acks %d, to n%d", p.id, s.number, s.pid, s.seq, s.records, s.acks, p.leader)
 	w.net.send(&message{op: opProduce, from: p.id, to: p.leader, part: p.part, id: s.call,
@@ -257,6 +262,7 @@ func (p *producer) answer(m *message) {
 		if a.err == nil {
 			w.tracef("c%d batch %d acked at %d", p.id, s.number, a.base)
 			p.first = false
+			s.till = w.now
 			p.forget(s)
 			return
 		}
@@ -269,6 +275,7 @@ func (p *producer) answer(m *message) {
 					x.done = true
 				}
 				p.out = nil
+				p.gaveUp = true
 				p.askPID()
 				return
 			}
@@ -295,6 +302,7 @@ type consumer struct {
 	leader int32
 	offset int64
 	call   uint64
+	sent   int64
 }
 
 func (c *consumer) start() {
@@ -312,7 +320,7 @@ func (c *consumer) handle(e *event) {
 		if c.leader < 0 {
 			askLeader(w, c.id, c.part)
 		} else {
-			c.call = w.net.id()
+			c.call, c.sent = w.net.id(), w.now
 			w.net.send(&message{op: opConsume, from: c.id, to: c.leader, part: c.part, id: c.call,
 				body: &consume{offset: c.offset, latest: w.clientRand.IntN(8) == 0}})
 		}
@@ -349,6 +357,9 @@ func (c *consumer) handle(e *event) {
 				b = b[batch.Size():]
 			}
 			w.cov.add("consumer read")
+			if g := w.parts[c.part]; len(g.reads) < historyOps {
+				g.reads = append(g.reads, clientOp{client: c.id, read: true, base: c.offset, end: at, from: c.sent, till: w.now})
+			}
 			c.offset = at
 		}
 	}

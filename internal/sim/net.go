@@ -94,6 +94,9 @@ func (n *network) init(w *world) {
 	n.last = map[[2]int32]int64{}
 }
 
+// localMean is how long a message within a process takes.
+const localMean = 5 * us
+
 func (n *network) id() uint64 { n.nextID++; return n.nextID }
 
 func exp(r *rand.Rand, mean int64) int64 {
@@ -139,10 +142,11 @@ func (n *network) send(m *message) {
 		m.copies++
 	}
 	for range times {
-		delay := c.netBase + exp(r, c.netMean)
+		base, mean := c.netBase, c.netMean
 		if local {
-			delay = exp(r, 5*us)
+			base, mean = 0, localMean
 		}
+		delay := base + exp(r, mean)
 		if n.slowAll > 0 {
 			delay *= 20
 		}

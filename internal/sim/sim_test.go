@@ -2,7 +2,6 @@ package sim
 
 import (
 	"flag"
-	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -160,4 +159,46 @@ func TestShrink(t *testing.T) {
 	t.Fatal("guard G4 off, and nothing found")
 }
 
-var _ = fmt.Sprint
+// TestLocalAndRemote is I24: peers in one process, whose answers are views of the
+// leader's memory, do the same as peers that get copies.
+func TestLocalAndRemote(t *testing.T) {
+	for seed := uint64(1); seed <= 8; seed++ {
+		var got [2]*Result
+		for i, local := range []bool{false, true} {
+			got[i] = Run(Options{Seed: seed, Events: 3000, Without: NetDrop | NetDup | NetReorder | Hostile, tune: func(c *config) {
+				c.local, c.netBase, c.netMean = local, 0, localMean
+			}})
+			if v := got[i].Violation; v != nil {
+				t.Fatalf("seed %d, local %v: %v", seed, local, v)
+			}
+		}
+		if a, b := got[0], got[1]; a.Hash != b.Hash || a.Events != b.Events {
+			t.Errorf("seed %d: hash %x after %d events with copies, %x after %d with views", seed, a.Hash, a.Events, b.Hash, b.Events)
+		}
+	}
+}
+
+// TestHistory: a history in which a record is read before it was sent is none.
+func TestHistory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		read int64 // when the read ended
+		ok   bool
+	}{"after": {40, true}, "beside": {16, true}, "before it was sent": {12, false}} {
+		t.Run(name, func(t *testing.T) {
+			p := &producer{id: firstClient, acks: -1, idempotent: true}
+			w := &world{clients: []client{p}}
+			g := &ghost{w: w}
+			for i, at := range []int64{5, 15} {
+				w.batches = append(w.batches, &sent{producer: p, acked: true, base: int64(i), from: at, till: at + 5})
+				g.canon = append(g.canon, mark{key: key{0, int64(i)}, end: int64(i) + 1, number: int64(i)})
+			}
+			g.reads = []clientOp{{client: firstClient + 1, read: true, base: 0, end: 2, from: 11, till: tc.read}}
+			defer func() {
+				if v, _ := recover().(*Violation); (v == nil) != tc.ok {
+					t.Errorf("found %v", v)
+				}
+			}()
+			w.checkHistory(g)
+		})
+	}
+}
