@@ -43,7 +43,7 @@ func TestSeeds(t *testing.T) {
 	if n == 0 {
 		n = 30
 		if testing.Short() {
-			n = 10
+			n, e = 8, max(e, 1000)
 		}
 	}
 	if e == 0 {
@@ -93,6 +93,9 @@ func TestGuards(t *testing.T) {
 		{"G11", partition.Guards{NoG11: true}, changingLeaders},
 	} {
 		t.Run(g.name, func(t *testing.T) {
+			if g.tune != nil && testing.Short() {
+				t.Skip("a hundred seeds")
+			}
 			var found atomic.Pointer[Result]
 			var ran atomic.Int64
 			each(1, 2000, func(seed uint64) bool {
