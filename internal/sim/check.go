@@ -856,6 +856,11 @@ func (w *world) checkProducers(pt *part) {
 
 // checkRest is I25: is everything at rest, or will it never be?
 func (w *world) checkRest() {
+	for _, n := range w.nodes {
+		if n.up && !n.stopping && n.broken() { // by a sync that failed before the faults ended
+			n.crash(byKill, 100*ms, nil)
+		}
+	}
 	why := w.restless()
 	if why == "" {
 		w.atRest()
