@@ -2,9 +2,11 @@ package tidemark_test
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tidemark-log/tidemark"
 )
@@ -29,8 +31,10 @@ func BenchmarkCluster(b *testing.B) {
 					b.SetBytes(int64(size.n * size.bytes))
 					b.ReportAllocs()
 					ctx := b.Context()
+					took := make([]time.Duration, b.N)
 					b.ResetTimer()
-					for range b.N {
+					for i := range b.N {
+						begin := time.Now()
 						if how == "records" {
 							_, err = h.Produce(ctx, acks, recs...)
 						} else {
@@ -39,8 +43,12 @@ func BenchmarkCluster(b *testing.B) {
 						if err != nil {
 							b.Fatal(err)
 						}
+						took[i] = time.Since(begin)
 					}
 					b.StopTimer()
+					slices.Sort(took)
+					b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
+					b.ReportMetric(float64(took[len(took)*99/100]), "p99-ns")
 					caughtUp(b, h)
 				})
 			}
