@@ -272,6 +272,9 @@ func (p *Partition) takeLead(r *partition.Record, now time.Time, fx *Effects) er
 // may.
 func (p *Partition) cannotLead(r *partition.Record) error {
 	l := p.o.Log
+	if err := l.Writable(); err != nil && !errors.Is(err, replica.ErrBusy) {
+		return err // first: a damaged log does not even know its id
+	}
 	m, ok := partition.Find(r.ISR, p.o.Node)
 	switch id := partition.UUID(l.ID()); {
 	case !ok:
@@ -287,9 +290,6 @@ func (p *Partition) cannotLead(r *partition.Record) error {
 	}
 	if l.HighWatermark() > l.LogEndOffset() {
 		return fmt.Errorf("log ends at %d, below its high watermark %d", l.LogEndOffset(), l.HighWatermark())
-	}
-	if err := l.Writable(); err != nil && !errors.Is(err, replica.ErrBusy) {
-		return err
 	}
 	return nil
 }
