@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -104,6 +105,60 @@ func TestDocsCases(t *testing.T) {
 				if rows[id] != nil {
 					t.Errorf("%s is left and tested", id)
 				}
+			}
+		}
+	}
+}
+
+var (
+	scenarioRow    = regexp.MustCompile(`^\| S(\d+) \|`)
+	scenarioInName = regexp.MustCompile(`^TestS(\d+)_`)
+)
+
+// TestDocsScenarios holds the table of scenarios in docs/replication.md against the
+// tests: S1 to S98 stand in it once and in order, each with a test that exists or with
+// what it waits for, and no test with a number in its name is missing.
+func TestDocsScenarios(t *testing.T) {
+	b, err := os.ReadFile("docs/replication.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkgs := map[string]map[string]string{}
+	for _, pkg := range []string{"tidemark", "replica", "isr", "internal/sim"} {
+		pkgs[pkg] = testsOf(t, pkg)
+	}
+	last := 0
+	rows := map[string]bool{} // number.package.test
+	for line := range strings.Lines(string(b)) {
+		m := scenarioRow.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		if last++; m[1] != strconv.Itoa(last) {
+			t.Fatalf("S%s stands where S%d should", m[1], last)
+		}
+		cells := strings.Split(line, "|")
+		if strings.TrimSpace(cells[3]) == "" && strings.TrimSpace(cells[4]) == "" {
+			t.Errorf("S%d has no test and waits for nothing", last)
+		}
+		pkg := ""
+		for _, m := range casePlace.FindAllStringSubmatch(cells[3], -1) {
+			if pkgs[m[1]] != nil {
+				pkg = m[1]
+			} else if _, ok := pkgs[pkg][m[1]]; !ok {
+				t.Errorf("S%d: no test %s in package %q", last, m[1], pkg)
+			} else {
+				rows[strconv.Itoa(last)+"."+pkg+"."+m[1]] = true
+			}
+		}
+	}
+	if last != 98 {
+		t.Errorf("%d scenarios, want 98", last)
+	}
+	for pkg, tests := range pkgs {
+		for _, name := range slices.Sorted(maps.Keys(tests)) {
+			if m := scenarioInName.FindStringSubmatch(name); m != nil && !rows[strings.TrimLeft(m[1], "0")+"."+pkg+"."+name] {
+				t.Errorf("%s of package %s is missing in its row", name, pkg)
 			}
 		}
 	}
