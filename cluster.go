@@ -35,6 +35,8 @@ var (
 	// ErrNodeDown means that a node is not running, or is already.
 	ErrNodeDown = errors.New("node is not running")
 	ErrNodeUp   = errors.New("node is running")
+	// ErrNoNode means that a cluster has no node of this id.
+	ErrNoNode = errors.New("no such node")
 	// ErrNoTopic means that a cluster has no topic of this name, ErrTopicExists that
 	// it has one.
 	ErrNoTopic     = isr.ErrUnknownTopic
@@ -117,8 +119,9 @@ func (o *ClusterOptions) fill() error {
 type TopicOptions struct {
 	Partitions        int // default 1
 	ReplicationFactor int // default 3, or the number of nodes if that is less
-	// MinISR is how many in-sync replicas an append with AcksAll needs. Default 2,
-	// or 1 with one replica.
+	// MinISR is how many in-sync replicas an append with AcksAll needs, at most as
+	// many as there are; in a partition that has fewer all of them. Default 2, or 1 with
+	// one replica.
 	MinISR int
 	// Replicas names the nodes of each partition, the preferred leader first, in
 	// the place of Partitions and ReplicationFactor.
@@ -155,6 +158,9 @@ type Cluster struct {
 	topics  map[string]isr.Topic
 	read    int64 // revision up to which the coordinator was read; watch only
 	closing bool
+
+	storing  sync.Mutex
+	unlocked bool // the directory is not ours any more: nothing is stored
 
 	closer sync.Once
 	err    error
@@ -210,7 +216,32 @@ func OpenCluster(dir string, o ClusterOptions) (_ *Cluster, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.awaitLeaders()
 	return c, nil
+}
+
+// awaitLeaders waits until whoever was elected serves with enough in sync, so that
+// what was closed can be read and appended to as soon as it is open again.
+func (c *Cluster) awaitLeaders() {
+	c.runWatch()
+	ctx, cancel := context.WithTimeout(context.Background(), c.o.SessionTimeout)
+	defer cancel()
+	c.mu.RLock()
+	parts := slices.Collect(maps.Values(c.parts))
+	c.mu.RUnlock()
+	for _, h := range parts {
+		if r := h.record.Load(); r == nil || r.Leader < 0 {
+			continue
+		}
+		if _, err := h.awaitLeader(ctx, nil); err != nil {
+			return
+		}
+		for range h.Subscribe(ctx, ChangedISR|ChangedLeader) {
+			if r := h.record.Load(); len(r.ISR) >= int(r.MinISR) {
+				break
+			}
+		}
+	}
 }
 
 // coordinate loads the coordinator or makes one.
@@ -221,7 +252,14 @@ func (c *Cluster) coordinate() error {
 		return err
 	}
 	o := isr.ControllerOptions{ClusterID: c.id, TTL: c.o.SessionTimeout, Logger: c.o.Logger,
-		Store: func(state []byte) error { return vfs.WriteFileAtomic(vfs.OS, name, state) }}
+		Store: func(state []byte) error {
+			c.storing.Lock()
+			defer c.storing.Unlock()
+			if c.unlocked {
+				return ErrClosed
+			}
+			return vfs.WriteFileAtomic(vfs.OS, name, state)
+		}}
 	state, err := vfs.ReadFile(vfs.OS, name, 1<<30)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !known:
@@ -314,7 +352,7 @@ func (c *Cluster) topicLocked(t isr.Topic) {
 			id := partition.ID{Topic: was.ID, Partition: i}
 			if h := c.parts[id]; h != nil {
 				h.gone.Store(true)
-				h.moved(ChangedLeader)
+				h.moved(changedAll)
 			}
 			delete(c.parts, id)
 			delete(c.byName, TopicPartition{Topic: t.Name, Partition: i})
@@ -422,6 +460,9 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	case rf == 0:
 		rf = min(3, len(c.nodes))
 	}
+	if o.Partitions != int(int32(o.Partitions)) {
+		return fmt.Errorf("create topic %q: %d partitions, too many", name, o.Partitions)
+	}
 	if o.MinISR == 0 {
 		o.MinISR = min(2, rf)
 	}
@@ -435,14 +476,14 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	if err := opts.replica().Validate(); err != nil {
 		return fmt.Errorf("create topic %q: %w", name, err)
 	}
-	if o.MinISR < 0 {
-		return fmt.Errorf("create topic %q: option MinISR: %d, want at least 1", name, o.MinISR)
-	}
 	if !checkpoint.ValidTopic(name) {
 		return fmt.Errorf("create topic %q: no topic name", name)
 	}
 	spec := isr.TopicSpec{Replicas: o.Replicas, Partitions: int32(o.Partitions), ReplicationFactor: rf,
 		MinISR: int32(o.MinISR), Config: encodeOptions(opts)}
+	if rf > 0 && rf <= len(c.nodes) && (o.MinISR < 1 || o.MinISR > rf) { // else that is what is wrong
+		return fmt.Errorf("create topic %q: option MinISR: %d, want 1 to %d", name, o.MinISR, rf)
+	}
 	if _, _, err := c.ctl.CreateTopic(name, spec, time.Now()); err != nil {
 		return err
 	}
@@ -497,7 +538,7 @@ func (c *Cluster) Partition(topic string, partition int) (*Partition, error) {
 	if c.closing {
 		return nil, ErrClosed
 	}
-	if h := c.byName[TopicPartition{Topic: topic, Partition: int32(partition)}]; h != nil {
+	if h := c.byName[TopicPartition{Topic: topic, Partition: int32(partition)}]; h != nil && int(h.id.Partition) == partition {
 		return h, nil
 	}
 	err := ErrNoPartition
@@ -507,34 +548,61 @@ func (c *Cluster) Partition(topic string, partition int) (*Partition, error) {
 	return nil, fmt.Errorf("partition %s-%d: %w", topic, partition, err)
 }
 
-// Node returns a node by its id, from 0 to ClusterOptions.Nodes − 1.
-func (c *Cluster) Node(id int) *Node { return c.nodes[id] }
+// Node returns a node by its id, from 0 to ClusterOptions.Nodes − 1, else nil.
+func (c *Cluster) Node(id int) *Node {
+	if id < 0 || id >= len(c.nodes) {
+		return nil
+	}
+	return c.nodes[id]
+}
+
+func (c *Cluster) node(id int) (*Node, error) {
+	n := c.Node(id)
+	if n == nil {
+		return nil, fmt.Errorf("node %d: %w, want 0 to %d", id, ErrNoNode, len(c.nodes)-1)
+	}
+	return n, nil
+}
 
 // Start starts a node that was stopped or killed. It returns once the node has read
 // who leads and takes part; its replicas catch up in the background. While the
 // session of its last life has not ended it waits, until ctx ends.
 //
-// Errors: ErrNodeUp; ErrClosed; ErrLocked and others of its folder; that of ctx.
+// Errors: ErrNoNode; ErrNodeUp; ErrClosed; ErrLocked and others of its folder; that
+// of ctx.
 func (c *Cluster) Start(ctx context.Context, id int) error {
-	if c.closed() {
-		return ErrClosed
+	n, err := c.node(id)
+	if err != nil {
+		return err
 	}
-	return c.nodes[id].start(ctx)
+	return n.start(ctx)
 }
 
 // Stop stops a node in order: others take the lead where it led, once they have all
 // it has, its logs are synced and marked clean. It waits for that at most until ctx
 // ends, and stops then all the same.
 //
-// Errors: ErrNodeDown; of its logs and folder, after which it has stopped.
-func (c *Cluster) Stop(ctx context.Context, id int) error { return c.nodes[id].stop(ctx) }
+// Errors: ErrNoNode; ErrNodeDown; of its logs and folder, after which it has stopped.
+func (c *Cluster) Stop(ctx context.Context, id int) error {
+	n, err := c.node(id)
+	if err != nil {
+		return err
+	}
+	return n.stop(ctx)
+}
 
 // Kill ends a node as kill -9 ends a process: nothing is synced, handed over or
 // told to anybody, and its files are as they are at this moment. Others lead in its
 // place once its session has ended.
 //
-// Errors: ErrNodeDown.
-func (c *Cluster) Kill(id int) error { return c.nodes[id].kill() }
+// Errors: ErrNoNode; ErrNodeDown.
+func (c *Cluster) Kill(id int) error {
+	n, err := c.node(id)
+	if err != nil {
+		return err
+	}
+	return n.kill()
+}
 
 func (c *Cluster) closed() bool {
 	c.mu.RLock()
@@ -574,9 +642,12 @@ func (c *Cluster) close() error {
 	c.crew.stop(&c.watch)
 	c.mu.Lock()
 	for _, h := range c.parts {
-		h.moved(ChangedLeader)
+		h.moved(changedAll)
 	}
 	c.mu.Unlock()
+	c.storing.Lock()
+	defer c.storing.Unlock()
+	c.unlocked = true
 	errs[len(c.nodes)] = c.lock.Close()
 	return errors.Join(errs...)
 }

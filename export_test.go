@@ -12,3 +12,6 @@ func (c *Cluster) Pause(node int, on bool) {
 		}
 	}
 }
+
+// NewProducerID has the coordinator give out an id, and store that now and then.
+func (c *Cluster) NewProducerID() (int64, int16) { return c.ctl.NewProducerID() }

@@ -79,6 +79,9 @@ func (f *life) Node(id int32) partition.Node {
 func (n *Node) start(ctx context.Context) (err error) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
+	if n.c.closed() { // asked here, since Close ends each node once
+		return ErrClosed
+	}
 	if n.Up() {
 		return fmt.Errorf("start node %d: %w", n.id, ErrNodeUp)
 	}
@@ -337,6 +340,9 @@ func (f *life) join(r *partition.Record) {
 		}
 		if l, err = f.openLog(h.name, t.ID, t.Config, false); err != nil {
 			c.o.Logger.Error("replica not made", "node", f.n.id, "partition", h.name.String(), "err", err)
+			if r.Leader == f.n.id { // somebody else may have it
+				c.ctl.Decline(r.ID, f.n.id, f.epoch, r.LeaderEpoch, time.Now())
+			}
 			return
 		}
 	}

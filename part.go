@@ -411,8 +411,8 @@ func (p *part) handOver(ctx context.Context) {
 	}
 }
 
-// settle takes no more appends, and waits until all followers that are up have what
-// there is.
+// settle takes no more appends, and waits until all followers that are up and may lead
+// next have what there is.
 func (p *part) settle(ctx context.Context) {
 	if s := p.p.Status(); s.Role == isr.Leading {
 		p.resign()
@@ -426,7 +426,7 @@ func (p *part) resign() {
 	p.apply(&fx, false)
 }
 
-// awaitFollowers waits until a follower, or with None all that are up, have
+// awaitFollowers waits until a follower, or with None all that are up and in sync, have
 // confirmed everything.
 func (p *part) awaitFollowers(ctx context.Context, id int32) bool {
 	for {
@@ -436,7 +436,7 @@ func (p *part) awaitFollowers(ctx context.Context, id int32) bool {
 		}
 		behind := false
 		for _, f := range s.Followers {
-			if (id == f.Node || id == partition.None && p.h.parts[f.Node].Load() != nil) && f.LEO < s.LEO {
+			if (id == f.Node || id == partition.None && f.InISR && p.h.parts[f.Node].Load() != nil) && f.LEO < s.LEO {
 				behind = true
 			}
 		}

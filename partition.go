@@ -32,7 +32,12 @@ const (
 	AcksNone
 )
 
-func (a Acks) String() string { return [...]string{"all", "1", "0"}[a] }
+func (a Acks) String() string {
+	if a < 0 || int(a) >= len(kafkaAcks) {
+		return fmt.Sprintf("Acks(%d)", int(a))
+	}
+	return [...]string{"all", "1", "0"}[a]
+}
 
 // kafka is the number in Kafka's protocol.
 func (a Acks) kafka() int16 {
@@ -273,6 +278,9 @@ func (h *Partition) begin(ctx context.Context, acks Acks, x payload, waits bool)
 	if len(x.recs) == 0 && len(x.batch) == 0 {
 		return Pending{}, errors.New("produce: nothing to append")
 	}
+	if err := ctx.Err(); err != nil {
+		return Pending{}, err
+	}
 	c := calls.Get().(*call)
 	p := h.leading()
 	for {
@@ -364,11 +372,14 @@ func cmpErr(err, or error) error {
 //
 // Errors: NotLeader, OffsetOutOfRange, *CorruptError, ErrClosed.
 func (h *Partition) View(offset int64, maxBytes int) (View, error) {
-	p := h.leading()
-	if p == nil {
-		return View{}, cmpErr(h.err(), NotLeader)
+	err := error(NotLeader)
+	if p := h.leading(); p != nil {
+		var v View
+		if v, err = p.p.Consume(offset, maxBytes, time.Now()); err == nil {
+			return v, nil
+		}
 	}
-	return p.p.Consume(offset, maxBytes, time.Now())
+	return View{}, cmpErr(h.err(), fmt.Errorf("read partition %s at %d: %w", h.name, offset, err))
 }
 
 // Records yields the records from offset from on, up to the high watermark as it is

@@ -126,9 +126,10 @@ type lane struct {
 	spec  record.Spec
 	// known: a batch under this id was acknowledged, so that every later leader's log
 	// knows what comes next and refuses what does not. Until then one is sent at a time.
-	known bool
-	again bool // what is left is to be sent again, when all is answered; nothing is sent until then
-	going bool // retry runs
+	known  bool
+	again  bool // what is left is to be sent again, when all is answered; nothing is sent until then
+	going  bool // retry runs
+	closed bool // nothing is under way, nor will be
 }
 
 // A flight is a batch under way.
@@ -156,8 +157,13 @@ func (p *Producer) lane(h *Partition) (*lane, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	switch {
+	case p.closed:
 		return nil, ErrClosed
+	case h == nil:
+		return nil, errors.New("produce: no partition")
+	case h.c != p.c: // its coordinator gives the same ids to others
+		return nil, fmt.Errorf("produce: partition %s is of another cluster", h.name)
 	}
 	if l = p.lanes[h]; l == nil {
 		l = &lane{p: p, h: h, slots: make(chan struct{}, p.o.MaxInFlight), id: p.id, epoch: p.epoch, spec: record.NewSpec()}
@@ -174,6 +180,9 @@ type Delivery struct{ f *flight }
 // AcksNone. It is to be called once. An error of ctx says nothing about the batch,
 // which stays under way. Other errors: those of [Producer.Produce].
 func (d Delivery) Wait(ctx context.Context) (base int64, err error) {
+	if d.f == nil {
+		return 0, errors.New("wait for a delivery: nothing was sent")
+	}
 	if ctx.Done() == nil {
 		<-d.f.settled
 	} else {
@@ -217,6 +226,9 @@ func (p *Producer) ProduceAsync(ctx context.Context, h *Partition, recs ...Recor
 
 func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits bool) (Delivery, error) {
 	l, err := p.lane(h)
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -232,7 +244,10 @@ func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits 
 		}
 	}
 	l.mu.Lock()
-	f, err := l.build(recs)
+	var f *flight
+	if err = ErrClosed; !l.closed {
+		f, err = l.build(recs)
+	}
 	if err != nil {
 		l.mu.Unlock()
 		<-l.slots
@@ -337,6 +352,9 @@ func (l *lane) sweep() {
 
 func (l *lane) sweepLocked() {
 	l.dirty.Store(false)
+	if l.closed {
+		return
+	}
 	for len(l.fly) > 0 && l.fly[0].taken() {
 		l.fly[0].base = l.fly[0].w.Base
 		l.known = true
@@ -421,11 +439,30 @@ func (l *lane) giveUp(why error) {
 	}
 }
 
+// close settles everything; what is answered later is not looked at.
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for len(l.fly) > 0 {
+		if f := l.fly[0]; f.taken() {
+			f.base = f.w.Base
+		} else if f.failed = fmt.Errorf("produce: given up: %w", ErrClosed); f.answered.Load() && f.why() != nil {
+			f.failed = fmt.Errorf("produce: given up: %w: %w", ErrClosed, f.why())
+		}
+		l.settle(0)
+	}
+}
+
 // retry sends what is left again, once somebody leads.
 func (l *lane) retry() {
 	defer l.p.busy.Done()
 	l.mu.Lock()
-	deadline, why := l.fly[0].deadline, l.fly[0].why() // nobody else settles while going
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
+	deadline, why := l.fly[0].deadline, l.fly[0].why() // nobody else but Close settles while going
 	l.mu.Unlock()
 	ctx, cancel := context.WithDeadline(l.p.ctx, deadline)
 	defer cancel()
@@ -442,6 +479,10 @@ func (l *lane) retry() {
 	l.mu.Lock()
 	l.going = false
 	var sync *part
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
 	if err != nil {
 		if why != nil {
 			err = fmt.Errorf("produce: given up: %w: %w", why, err)
@@ -490,11 +531,15 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close gives up what is not settled and ends the producer; call Flush before.
+// Close gives up what is not settled, which may be in the log or not, with ErrClosed
+// and ends the producer; call Flush before.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
+	for _, l := range p.lanes { // there are no more from here on
+		l.close()
+	}
 	p.cancel()
 	p.busy.Wait()
 	return nil

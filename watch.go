@@ -18,6 +18,8 @@ const (
 	ChangedLeader                     // who leads, in which epoch, or whether it serves
 )
 
+const changedAll = ChangedHW | ChangedISR | ChangedLeader
+
 func changeOf(m isr.Moved) (c Changes) {
 	if m&isr.MovedHW != 0 {
 		c |= ChangedHW
@@ -100,13 +102,13 @@ func nodesOf(list []partition.Member) (ids []int) {
 }
 
 // Subscribe yields the state of the partition now and again after something of what
-// is named has changed, until ctx ends. A slow loop holds nobody up: it gets the
-// newest state, not each.
+// is named has changed, until ctx ends, the topic is deleted or the cluster closed. A
+// slow loop holds nobody up: it gets the newest state, not each.
 func (h *Partition) Subscribe(ctx context.Context, what Changes) iter.Seq[PartitionState] {
 	return func(yield func(PartitionState) bool) {
 		w := h.watcher(what)
 		defer w.stop()
-		for yield(h.State()) {
+		for h.err() == nil && yield(h.State()) {
 			select {
 			case <-w.ch:
 			case <-ctx.Done():
@@ -161,6 +163,9 @@ func (h *Partition) Stats() PartitionStats {
 		if p := h.parts[id].Load(); p != nil {
 			st, f := p.p.Status(), p.fetcher.State()
 			x.Up, x.Role, x.Log, x.Held, x.Err = true, st.Role.String(), p.log.log.Stats(), f.Held, p.log.log.Err()
+			if d := p.log.log.Damage(); d != nil && x.Err == nil {
+				x.Err = d
+			}
 			x.Cut, x.Refetched, x.Adopted, x.Copied = f.CutRecords, f.RefetchedRecords, f.AdoptedRecords, f.Appended
 		}
 		for _, f := range lead.Followers {

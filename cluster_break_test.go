@@ -1,0 +1,618 @@
+package tidemark_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidemark-log/tidemark"
+)
+
+// soon fails the test if fn has not returned after what a busy machine may take.
+func soon(t *testing.T, what string, fn func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); fn() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		buf := make([]byte, 1<<20)
+		t.Fatalf("%s hangs\n%s", what, buf[:runtime.Stack(buf, true)])
+	}
+}
+
+// TestBreakTopics: a topic that cannot be as it is asked for is refused with the
+// reason, and is not there.
+func TestBreakTopics(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{})
+	for _, tt := range []struct {
+		what, name string
+		o          tidemark.TopicOptions
+		want       string
+	}{
+		{"no name", "", tidemark.TopicOptions{}, "no topic name"},
+		{"dot", ".", tidemark.TopicOptions{}, "no topic name"},
+		{"dots", "..", tidemark.TopicOptions{}, "no topic name"},
+		{"path", "../x", tidemark.TopicOptions{}, "no topic name"},
+		{"long", strings.Repeat("x", 250), tidemark.TopicOptions{}, "no topic name"},
+		{"letters", "für", tidemark.TopicOptions{}, "no topic name"},
+		{"partitions below 0", "x", tidemark.TopicOptions{Partitions: -1}, "-1 partitions"},
+		{"partitions beyond 32 bits", "x", tidemark.TopicOptions{Partitions: 1<<32 + 1}, "4294967297 partitions"},
+		{"replicas below 0", "x", tidemark.TopicOptions{ReplicationFactor: -1}, "replication factor -1"},
+		{"more replicas than nodes", "x", tidemark.TopicOptions{ReplicationFactor: 4}, "replication factor 4 with 3"},
+		{"MinISR below 0", "x", tidemark.TopicOptions{MinISR: -1}, "MinISR: -1, want 1 to 3"},
+		{"MinISR beyond the replicas", "x", tidemark.TopicOptions{MinISR: 4}, "MinISR: 4, want 1 to 3"},
+		{"MinISR beyond 32 bits", "x", tidemark.TopicOptions{MinISR: 1<<32 + 1}, "MinISR"},
+		{"MinISR beyond the most replicas", "x", tidemark.TopicOptions{MinISR: 3, Replicas: [][]int32{{0, 1}, {2}}}, "MinISR: 3, want 1 to 2"},
+		{"no list of replicas", "x", tidemark.TopicOptions{Replicas: [][]int32{}}, "0 partitions"},
+		{"an empty list of replicas", "x", tidemark.TopicOptions{Replicas: [][]int32{{0}, {}}}, "partition 1 on nodes []"},
+		{"a node twice", "x", tidemark.TopicOptions{Replicas: [][]int32{{1, 1}}}, "each node once"},
+		{"no such node", "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 3}}}, "partition 0 on nodes [0 3], want 0 to 2"},
+		{"a node below 0", "x", tidemark.TopicOptions{Replicas: [][]int32{{0, -1}}}, "partition 0 on nodes [0 -1]"},
+		{"read-only", "x", tidemark.TopicOptions{Log: &tidemark.Options{ReadOnly: true}}, "ReadOnly"},
+		{"a sync mode there is not", "x", tidemark.TopicOptions{Log: &tidemark.Options{Sync: 9}}, "option Sync: 9"},
+		{"a segment too small", "x", tidemark.TopicOptions{Log: &tidemark.Options{SegmentBytes: 1}}, "SegmentBytes"},
+		{"a retention below 0", "x", tidemark.TopicOptions{Log: &tidemark.Options{Retention: -5}}, "retention.ms"},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		err := c.CreateTopic(ctx, tt.name, tt.o)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v; want an error with %q", tt.what, err, tt.want)
+		}
+		if list := c.Topics(); len(list) > 0 {
+			t.Errorf("%s: topics %q", tt.what, list)
+			_ = c.DeleteTopic(list[0])
+		}
+	}
+	if err := c.DeleteTopic("x"); !errors.Is(err, tidemark.ErrNoTopic) {
+		t.Errorf("delete what is not there: %v", err)
+	}
+}
+
+// TestBreakClusterOptions: what a cluster cannot be is said when it is opened, and
+// nothing is made.
+func TestBreakClusterOptions(t *testing.T) {
+	for want, o := range map[string]tidemark.ClusterOptions{
+		"Nodes: -1":           {Nodes: -1},
+		"SessionTimeout":      {SessionTimeout: -1},
+		"LagMax":              {LagMax: 1},
+		"FetchBytes":          {FetchBytes: 1 << 40},
+		"MaxWaiters":          {MaxWaiters: -1},
+		"Recovery: 7":         {Recovery: 7},
+		"FetchBackoff":        {FetchBackoff: -1},
+		"option Sync: -1":     {Log: tidemark.Options{Sync: -1}},
+		"SegmentBytes":        {Log: tidemark.Options{SegmentBytes: -1}},
+		"MaxBatchBytes":       {Log: tidemark.Options{SegmentBytes: 1 << 20, MaxBatchBytes: 2 << 20}},
+		"producer expiration": {Log: tidemark.Options{ProducerExpiration: -1}},
+	} {
+		dir := filepath.Join(t.TempDir(), "c")
+		c, err := tidemark.OpenCluster(dir, o)
+		if err == nil {
+			c.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want an error with %q", err, want)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s: the directory was made", want)
+		}
+	}
+}
+
+// TestBreakIDs: nodes and partitions there are not.
+func TestBreakIDs(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Nodes: 1})
+	createTopic(t, c, "x", tidemark.TopicOptions{})
+	for _, id := range []int{-1, 1, 1 << 32} {
+		for what, err := range map[string]error{"start": c.Start(within(t), id), "stop": c.Stop(within(t), id), "kill": c.Kill(id)} {
+			if !errors.Is(err, tidemark.ErrNoNode) {
+				t.Errorf("%s node %d: %v", what, id, err)
+			}
+		}
+		if n := c.Node(id); n != nil {
+			t.Errorf("node %d: %v", id, n)
+		}
+		if _, err := c.Partition("x", id); !errors.Is(err, tidemark.ErrNoPartition) {
+			t.Errorf("partition %d: %v", id, err)
+		}
+	}
+	if _, err := c.Partition("y", 0); !errors.Is(err, tidemark.ErrNoTopic) {
+		t.Errorf("partition of no topic: %v", err)
+	}
+	if got := tidemark.Acks(7).String(); got != "Acks(7)" {
+		t.Errorf("acks 7 is %q", got)
+	}
+	if err := c.Start(within(t), 0); !errors.Is(err, tidemark.ErrNodeUp) {
+		t.Errorf("start what is up: %v", err)
+	}
+	if err := c.Kill(0); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"kill": c.Kill(0), "stop": c.Stop(within(t), 0)} {
+		if !errors.Is(err, tidemark.ErrNodeDown) {
+			t.Errorf("%s what is down: %v", what, err)
+		}
+	}
+}
+
+// TestBreakRecords: what cannot be appended is refused, appends nothing, and holds
+// nobody up, by a partition and by a producer.
+func TestBreakRecords(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{})
+	other := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Nodes: 1})
+	foreign := createTopic(t, other, "x", tidemark.TopicOptions{})
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	huge := tidemark.Record{Value: make([]byte, 2<<20)}
+	send := func(h *tidemark.Partition, recs ...tidemark.Record) error {
+		_, err := p.Produce(within(t), h, recs...)
+		return err
+	}
+	plain := func(acks tidemark.Acks, recs ...tidemark.Record) error {
+		_, err := h.Produce(within(t), acks, recs...)
+		return err
+	}
+	batch := func(b tidemark.Batch) error {
+		_, err := h.ProduceBatch(within(t), tidemark.AcksAll, b)
+		return err
+	}
+	for _, tt := range []struct {
+		what string
+		err  error
+		want string
+	}{
+		{"no records", plain(tidemark.AcksAll), "nothing to append"},
+		{"a producer's no records", send(h), "records to build 0"},
+		{"a huge record", plain(tidemark.AcksAll, huge), "too large"},
+		{"a huge record, acks 0", plain(tidemark.AcksNone, huge), "too large"},
+		{"a producer's huge record", send(h, huge), "too large"},
+		{"acks there are not", plain(tidemark.Acks(7), tidemark.Record{}), "INVALID_REQUIRED_ACKS"},
+		{"acks below 0", plain(tidemark.Acks(-1), tidemark.Record{}), "INVALID_REQUIRED_ACKS"},
+		{"a nil batch", batch(nil), "nothing to append"},
+		{"half a batch", batch(make(tidemark.Batch, 30)), "short"},
+		{"zeros", batch(make(tidemark.Batch, 100)), ""},
+		{"another cluster's partition", send(foreign, tidemark.Record{}), "another cluster"},
+		{"no partition", send(nil, tidemark.Record{}), "no partition"},
+	} {
+		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
+			t.Errorf("%s: %v; want an error with %q", tt.what, tt.err, tt.want)
+		}
+	}
+	if _, err := (tidemark.Delivery{}).Wait(within(t)); err == nil {
+		t.Error("a delivery that was refused is waited for")
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := h.Produce(ended, tidemark.AcksAll, tidemark.Record{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("produce with a context that ended: %v", err)
+	}
+	if _, err := p.Produce(ended, h, tidemark.Record{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a producer with a context that ended: %v", err)
+	}
+	if base := produce(t, h, tidemark.AcksAll, "first"); base != 0 {
+		t.Errorf("first is at %d: something refused was appended", base)
+	}
+	if err := send(h, tidemark.Record{Value: []byte("second")}); err != nil {
+		t.Error(err)
+	}
+	if got := values(t, h); fmt.Sprint(got) != "[first second]" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestBreakClosed: after Close, and while it goes on, every call returns ErrClosed or
+// what it had, and leaves no goroutine.
+func TestBreakClosed(t *testing.T) {
+	before := runtime.NumGoroutine()
+	dir := t.TempDir()
+	c := openCluster(t, dir, tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{})
+	var wg sync.WaitGroup
+	var acked sync.Map
+	var prod []*tidemark.Producer
+	for i := range 4 {
+		p, err := c.NewProducer(tidemark.ProducerOptions{Plain: i == 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prod = append(prod, p)
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				v := fmt.Sprint(i, "-", n)
+				if _, err := p.Produce(context.Background(), h, tidemark.Record{Value: []byte(v)}); err != nil {
+					if !errors.Is(err, tidemark.ErrClosed) {
+						t.Errorf("producer: %v", err)
+					}
+					return
+				}
+				acked.Store(v, true)
+			}
+		})
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				v := fmt.Sprint(i, "+", n)
+				if _, err := h.Produce(context.Background(), tidemark.AcksAll, tidemark.Record{Value: []byte(v)}); err != nil {
+					if !errors.Is(err, tidemark.ErrClosed) && !errors.Is(err, tidemark.NotLeader) {
+						t.Errorf("produce: %v", err)
+					}
+					return
+				}
+				acked.Store(v, true)
+			}
+		})
+	}
+	wg.Go(func() {
+		for _, err := range h.Tail(context.Background(), 0) {
+			if err != nil && !errors.Is(err, tidemark.ErrClosed) {
+				t.Errorf("tail: %v", err)
+			}
+		}
+	})
+	for _, what := range []tidemark.Changes{tidemark.ChangedHW, tidemark.ChangedISR, tidemark.ChangedLeader} {
+		wg.Go(func() {
+			for range h.Subscribe(context.Background(), what) {
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 20 {
+			if err := c.CreateTopic(context.Background(), "y", tidemark.TopicOptions{}); err != nil {
+				if !errors.Is(err, tidemark.ErrClosed) {
+					t.Errorf("create: %v", err)
+				}
+				return
+			}
+			if err := c.DeleteTopic("y"); err != nil && !errors.Is(err, tidemark.ErrClosed) {
+				t.Errorf("delete: %v", err)
+			}
+		}
+	})
+	wg.Go(func() {
+		for c.Kill(2) == nil {
+			if err := c.Start(context.Background(), 2); err != nil {
+				if !errors.Is(err, tidemark.ErrClosed) {
+					t.Errorf("start: %v", err)
+				}
+				return
+			}
+		}
+	})
+	time.Sleep(100 * time.Millisecond)
+	for range 2 {
+		wg.Go(func() {
+			if err := c.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	soon(t, "what goes on while the cluster is closed", wg.Wait)
+	for what, err := range map[string]error{
+		"close":     c.Close(),
+		"close it":  prod[0].Close(),
+		"and again": prod[0].Close(),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, produced := h.Produce(context.Background(), tidemark.AcksAll, tidemark.Record{})
+	_, none := h.Produce(context.Background(), tidemark.AcksNone, tidemark.Record{})
+	_, sent := prod[1].Produce(context.Background(), h, tidemark.Record{})
+	_, viewed := h.View(0, 1)
+	_, latest := h.HighWatermark()
+	_, handle := c.Partition("x", 0)
+	_, made := c.NewProducer(tidemark.ProducerOptions{})
+	for what, err := range map[string]error{
+		"produce": produced, "acks 0": none, "producer": sent, "view": viewed, "latest": latest, "partition": handle, "new producer": made,
+		"create": c.CreateTopic(context.Background(), "z", tidemark.TopicOptions{}),
+		"delete": c.DeleteTopic("x"),
+		"start":  c.Start(context.Background(), 0),
+	} {
+		if !errors.Is(err, tidemark.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{"stop": c.Stop(context.Background(), 0), "kill": c.Kill(0)} {
+		if !errors.Is(err, tidemark.ErrNodeDown) && !errors.Is(err, tidemark.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	if h.State().Leader == 99 || len(h.Stats().Replicas) != 3 || c.Node(0).Up() || c.Node(2).Up() {
+		t.Errorf("%+v", h.Stats())
+	}
+	for _, p := range prod {
+		p.Close()
+	}
+	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+	c = openCluster(t, dir, tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
+	h, err := c.Partition("x", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	produce(t, h, tidemark.AcksAll, "again") // all before it is committed then
+	got := values(t, h)
+	acked.Range(func(v, _ any) bool {
+		if n := len(slices.DeleteFunc(slices.Clone(got), func(x string) bool { return x != v.(string) })); n < 1 {
+			t.Errorf("%s was acknowledged and is not there", v)
+		}
+		return true
+	})
+}
+
+// TestBreakProducerClose: Close settles what is under way, at once.
+func TestBreakProducerClose(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{MinISR: 2})
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Produce(within(t), h, tidemark.Record{}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		c.Pause(n, true) // nothing is acknowledged
+	}
+	var list []tidemark.Delivery
+	for range 5 {
+		d, err := p.ProduceAsync(within(t), h, tidemark.Record{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, d)
+	}
+	sixth := make(chan error, 1)
+	go func() {
+		_, err := p.Produce(context.Background(), h, tidemark.Record{})
+		sixth <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	soon(t, "close of a producer", func() { p.Close() })
+	soon(t, "a wait for what was under way", func() {
+		for _, d := range list {
+			if _, err := d.Wait(context.Background()); !errors.Is(err, tidemark.ErrClosed) {
+				t.Errorf("under way at Close: %v", err)
+			}
+		}
+		if err := <-sixth; !errors.Is(err, tidemark.ErrClosed) {
+			t.Errorf("waiting for room at Close: %v", err)
+		}
+	})
+	for n := range 3 {
+		c.Pause(n, false)
+	}
+	produce(t, h, tidemark.AcksAll, "after")
+}
+
+// TestBreakOtherProcess: a directory that is open is not opened again, and whoever
+// was closed does not write the coordinator's file under the next one.
+func TestBreakOtherProcess(t *testing.T) {
+	dir := t.TempDir()
+	old := openCluster(t, dir, tidemark.ClusterOptions{})
+	createTopic(t, old, "x", tidemark.TopicOptions{})
+	if c, err := tidemark.OpenCluster(dir, quick(tidemark.ClusterOptions{})); !errors.Is(err, tidemark.ErrLocked) {
+		t.Errorf("open what is open: %v, %v", c, err)
+	}
+	closeCluster(t, old)
+	c := openCluster(t, dir, tidemark.ClusterOptions{})
+	createTopic(t, c, "y", tidemark.TopicOptions{})
+	for range 1001 { // ids that are stored as given out
+		old.NewProducerID()
+	}
+	closeCluster(t, c)
+	c = openCluster(t, dir, tidemark.ClusterOptions{})
+	if list := c.Topics(); fmt.Sprint(list) != "[x y]" {
+		t.Errorf("topics %q", list)
+	}
+}
+
+// TestBreakFewerNodes: a cluster does not open with fewer nodes than it had.
+func TestBreakFewerNodes(t *testing.T) {
+	dir := t.TempDir()
+	c := openCluster(t, dir, tidemark.ClusterOptions{})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{})
+	produce(t, h, tidemark.AcksAll, "kept")
+	closeCluster(t, c)
+	c, err := tidemark.OpenCluster(dir, quick(tidemark.ClusterOptions{Nodes: 2}))
+	if err == nil {
+		h, _ := c.Partition("x", 0)
+		t.Errorf("opened: %+v", h.Stats())
+		c.Close()
+	} else if !strings.Contains(err.Error(), "option Nodes: 2, but node 2") {
+		t.Error(err)
+	}
+	c = openCluster(t, dir, tidemark.ClusterOptions{Nodes: 4})
+	h, _ = c.Partition("x", 0)
+	produce(t, h, tidemark.AcksAll, "more")
+	if got := values(t, h); fmt.Sprint(got) != "[kept more]" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestBreakFolders: what becomes of a node's folder while it is down never makes an
+// acknowledged record go away without a word.
+func TestBreakFolders(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		rf   int
+		do   func(t *testing.T, node string)
+	}{
+		{"folder deleted", 3, func(t *testing.T, node string) { must(t, os.RemoveAll(node)) }},
+		{"folder deleted, one replica", 1, func(t *testing.T, node string) { must(t, os.RemoveAll(node)) }},
+		{"partition deleted", 3, func(t *testing.T, node string) { must(t, os.RemoveAll(filepath.Join(node, "x-0"))) }},
+		{"partition deleted, one replica", 1, func(t *testing.T, node string) { must(t, os.RemoveAll(filepath.Join(node, "x-0"))) }},
+		{"log cut", 3, func(t *testing.T, node string) {
+			must(t, os.Truncate(filepath.Join(node, "x-0", "00000000000000000000.log"), 100))
+		}},
+		{"log cut, one replica", 1, func(t *testing.T, node string) {
+			must(t, os.Truncate(filepath.Join(node, "x-0", "00000000000000000000.log"), 100))
+		}},
+		{"log empty, one replica", 1, func(t *testing.T, node string) {
+			must(t, os.Truncate(filepath.Join(node, "x-0", "00000000000000000000.log"), 0))
+		}},
+		{"log deleted, one replica", 1, func(t *testing.T, node string) {
+			must(t, os.Remove(filepath.Join(node, "x-0", "00000000000000000000.log")))
+		}},
+	} {
+		for _, how := range []string{"kill", "stop"} {
+			t.Run(tt.what+", "+how, func(t *testing.T) {
+				dir := t.TempDir()
+				c := openCluster(t, dir, tidemark.ClusterOptions{SessionTimeout: 200 * time.Millisecond})
+				replicas := []int32{2, 1, 0}[:tt.rf]
+				h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{replicas}})
+				for i := range 5 {
+					produce(t, h, tidemark.AcksAll, fmt.Sprint(i))
+				}
+				if how == "kill" {
+					must(t, c.Kill(2))
+				} else {
+					must(t, c.Stop(within(t), 2))
+				}
+				tt.do(t, filepath.Join(dir, "node-2"))
+				err := c.Start(within(t), 2)
+				if err != nil {
+					t.Logf("start: %v", err)
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+				defer cancel()
+				if tt.rf == 3 {
+					ctx = within(t)
+				}
+				base, err := h.Produce(ctx, tidemark.AcksAll, tidemark.Record{Value: []byte("after")})
+				if tt.rf == 3 {
+					if got := values(t, h); err != nil || fmt.Sprint(got) != "[0 1 2 3 4 after]" {
+						t.Errorf("%q, %v", got, err)
+					}
+					if strings.HasPrefix(tt.what, "log cut") { // damage below what was synced is not cut, and not copied over
+						eventually(t, "the damage shows", func() bool {
+							r := replicaOf(h, 2)
+							_, damaged := errors.AsType[*tidemark.CorruptError](r.Err)
+							return r.Up && !r.InISR && damaged
+						})
+						return
+					}
+					caughtUp(t, h)
+				} else if err == nil && base != 5 {
+					t.Errorf("acknowledged at %d with what was acknowledged before gone", base)
+				} else {
+					if !errors.Is(err, tidemark.NotLeader) {
+						t.Errorf("produce: %v", err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBreakDeleteInUse: who waits at a topic that is deleted hears of it.
+func TestBreakDeleteInUse(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}, DeleteDelay: -1})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{})
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
+	must(t, err)
+	defer p.Close()
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				if _, err := p.Produce(context.Background(), h, tidemark.Record{}); err != nil {
+					if !errors.Is(err, tidemark.ErrNoPartition) {
+						t.Errorf("producer: %v", err)
+					}
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for {
+				if _, err := h.Produce(context.Background(), tidemark.AcksLeader, tidemark.Record{}); err != nil {
+					if !errors.Is(err, tidemark.ErrNoPartition) && !errors.Is(err, tidemark.NotLeader) {
+						t.Errorf("produce: %v", err)
+					}
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for _, err := range h.Tail(context.Background(), 0) {
+				if err != nil && !errors.Is(err, tidemark.ErrNoPartition) {
+					t.Errorf("tail: %v", err)
+				}
+			}
+		})
+		wg.Go(func() {
+			for range h.Subscribe(context.Background(), tidemark.ChangedHW) {
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	must(t, c.DeleteTopic("x"))
+	soon(t, "what goes on at a deleted topic", wg.Wait)
+	h = createTopic(t, c, "x", tidemark.TopicOptions{})
+	if base := produce(t, h, tidemark.AcksAll, "new"); base != 0 {
+		t.Errorf("a new topic begins at %d", base)
+	}
+}
+
+// TestBreakLastISR: the last replica in sync is stopped, and started; nothing else
+// leads meanwhile, and nothing is lost.
+func TestBreakLastISR(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 200 * time.Millisecond})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1}}, MinISR: 1})
+	produce(t, h, tidemark.AcksAll, "both")
+	must(t, c.Kill(1))
+	inSync(t, h, 0)
+	produce(t, h, tidemark.AcksAll, "alone")
+	must(t, c.Stop(within(t), 0))
+	must(t, c.Start(within(t), 1))
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if base, err := h.Produce(ctx, tidemark.AcksAll, tidemark.Record{}); err == nil {
+		t.Errorf("node 1 leads without what was acknowledged: %d", base)
+	}
+	must(t, c.Start(within(t), 0))
+	produce(t, h, tidemark.AcksAll, "again")
+	if got := values(t, h); fmt.Sprint(got) != "[both alone again]" {
+		t.Errorf("%q", got)
+	}
+	caughtUp(t, h)
+}
+
+// TestBreakReplicaNotMade: a node that cannot make its replica leads nothing by it.
+func TestBreakReplicaNotMade(t *testing.T) {
+	dir := t.TempDir()
+	c := openCluster(t, dir, tidemark.ClusterOptions{SessionTimeout: 200 * time.Millisecond})
+	must(t, os.WriteFile(filepath.Join(dir, "node-0", "x-0"), []byte("in the way"), 0o600))
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := c.CreateTopic(ctx, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}, MinISR: 2}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.Partition("x", 0)
+	must(t, err)
+	if lead := h.State().Leader; lead == 0 {
+		t.Errorf("node 0 leads")
+	}
+	produce(t, h, tidemark.AcksLeader, "leader")
+	produce(t, h, tidemark.AcksAll, "all")
+}
