@@ -55,7 +55,7 @@ func TestDocsCases(t *testing.T) {
 		t.Fatal("docs/cases.md does not say what is left")
 	}
 	pkgs := map[string]map[string]string{}
-	for _, pkg := range []string{"tidemark", "record", "index", "segment", "dedupe", "replica", "internal/vfs", "internal/checkpoint", "cmd/logtool"} {
+	for _, pkg := range []string{"tidemark", "record", "index", "segment", "dedupe", "replica", "isr", "internal/vfs", "internal/checkpoint", "cmd/logtool"} {
 		pkgs[pkg] = testsOf(t, pkg)
 	}
 	rows := map[string]map[string]bool{} // id → package.test

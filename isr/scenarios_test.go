@@ -295,3 +295,7 @@ func TestS65_RetentionBelowHighWatermark(t *testing.T) {
 		t.Error("the slow follower gets nothing")
 	}
 }
+
+func TestC085_ShrinkMovesHighWatermark(t *testing.T) { story(t, "C085") }
+func TestC088_OldHighWatermark(t *testing.T)         { story(t, "C088") }
+func TestC090_ElectionThenWrite(t *testing.T)        { story(t, "C090") }
