@@ -2,6 +2,7 @@ package tidemark_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,65 @@ func BenchmarkCluster(b *testing.B) {
 					caughtUp(b, h)
 				})
 			}
+		}
+	}
+}
+
+// BenchmarkClusterIdempotence compares a producer with an id to a plain one, in
+// rounds that take turns: what the id costs in percent of the time of an append, as
+// the median of the rounds, and the upper bound of its 95 % interval.
+//
+//	go test -run '^$' -bench ClusterIdempotence -benchtime 40x .
+func BenchmarkClusterIdempotence(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		for _, acks := range []tidemark.Acks{tidemark.AcksLeader, tidemark.AcksAll} {
+			b.Run(fmt.Sprintf("batch=%dx1024/acks=%s", n, acks), func(b *testing.B) {
+				c := openCluster(b, b.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never, SegmentBytes: 64 << 20, RetentionBytes: 256 << 20}})
+				recs := make([]tidemark.Record, n)
+				for i := range recs {
+					recs[i].Value = make([]byte, 1<<10)
+				}
+				h := createTopic(b, c, "events", tidemark.TopicOptions{})
+				caughtUp(b, h)
+				var runs [2]func() time.Duration
+				for i := range runs {
+					p, err := c.NewProducer(tidemark.ProducerOptions{Acks: acks, Plain: i == 0})
+					if err != nil {
+						b.Fatal(err)
+					}
+					runs[i] = func() time.Duration {
+						begin := time.Now()
+						for range 16000 / (n + 19) { // both sizes take about as long
+							if _, err := p.Produce(b.Context(), h, recs...); err != nil {
+								b.Fatal(err)
+							}
+						}
+						for behind := true; behind; { // every replica has it
+							behind = false
+							for _, r := range h.Stats().Replicas {
+								behind = behind || r.Lag != 0
+							}
+						}
+						return time.Since(begin)
+					}
+					runs[i]()
+				}
+				var ratios []float64
+				b.ResetTimer()
+				for i := range b.N {
+					var took [2]time.Duration
+					for j := range runs {
+						k := (i + j) % 2
+						took[k] = runs[k]()
+					}
+					ratios = append(ratios, float64(took[1])/float64(took[0]))
+				}
+				slices.Sort(ratios)
+				// The interval of a median by ranks: half the rounds and 1.96 deviations.
+				at := float64(len(ratios))/2 + 0.98*math.Sqrt(float64(len(ratios)))
+				b.ReportMetric(100*(ratios[len(ratios)/2]-1), "median-%")
+				b.ReportMetric(100*(ratios[min(int(at), len(ratios)-1)]-1), "upper-%")
+			})
 		}
 	}
 }
