@@ -172,7 +172,8 @@ const coordinatorFile = "coordinator" // the state of the coordinator, in the di
 // starts all of its nodes: dir/node-0 and so on are their data folders, which are
 // those of a Kafka broker, dir/coordinator holds what the coordinator knows. After a
 // process was killed, partitions have leaders again once enough of their replicas
-// were found to be whole.
+// were found to be whole. It waits, for SessionTimeout at most, until whoever was
+// elected serves.
 //
 // Errors: ErrLocked; a field of ClusterOptions that is out of range; the
 // coordinator's file is damaged, or missing beside folders that have partitions;
@@ -237,7 +238,11 @@ func (c *Cluster) awaitLeaders() {
 			return
 		}
 		for range h.Subscribe(ctx, ChangedISR|ChangedLeader) {
-			if r := h.record.Load(); len(r.ISR) >= int(r.MinISR) {
+			p := h.leading() // it may not have acted yet on what the record says
+			if p == nil {
+				continue
+			}
+			if s := p.p.Status(); len(s.Committed) >= s.MinISR {
 				break
 			}
 		}

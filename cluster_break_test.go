@@ -469,6 +469,7 @@ func TestBreakFolders(t *testing.T) {
 	} {
 		for _, how := range []string{"kill", "stop"} {
 			t.Run(tt.what+", "+how, func(t *testing.T) {
+				t.Parallel()
 				dir := t.TempDir()
 				c := openCluster(t, dir, tidemark.ClusterOptions{SessionTimeout: 200 * time.Millisecond})
 				replicas := []int32{2, 1, 0}[:tt.rf]
@@ -615,4 +616,32 @@ func TestBreakReplicaNotMade(t *testing.T) {
 	}
 	produce(t, h, tidemark.AcksLeader, "leader")
 	produce(t, h, tidemark.AcksAll, "all")
+}
+
+// TestBreakLostByLeader: what a leader alone acknowledged is lost with it; of what a
+// producer sends next each batch is in the log or refused, and it goes on.
+func TestBreakLostByLeader(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 300 * time.Millisecond, Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}})
+	p, err := c.NewProducer(tidemark.ProducerOptions{Acks: tidemark.AcksLeader})
+	must(t, err)
+	defer p.Close()
+	send := func(v string) error {
+		_, err := p.Produce(within(t), h, tidemark.Record{Value: []byte(v)})
+		return err
+	}
+	must(t, send("a"))
+	caughtUp(t, h)
+	c.Pause(1, true)
+	c.Pause(2, true)
+	must(t, send("lost"))
+	must(t, c.Kill(0))
+	c.Pause(1, false)
+	c.Pause(2, false)
+	want := "[a b c]"
+	if send("b") != nil { // the log misses what came before it
+		want = "[a c]"
+	}
+	must(t, send("c"))
+	eventually(t, "all is committed", func() bool { return fmt.Sprint(values(t, h)) == want })
 }

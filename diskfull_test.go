@@ -310,3 +310,45 @@ func TestOtherFilesCutByAnother(t *testing.T) {
 		}
 	}
 }
+
+// TestBreakFullDisk: a follower whose disk is full leaves the ISR and comes back when
+// there is room; a leader whose disk is full refuses appends and loses nothing.
+func TestBreakFullDisk(t *testing.T) {
+	disk := mount(t, "tmpfs", 16<<20)
+	dir := t.TempDir()
+	must(t, os.Symlink(disk, filepath.Join(dir, "node-1")))
+	c := openCluster(t, dir, tidemark.ClusterOptions{LagMax: 200 * time.Millisecond,
+		Log: tidemark.Options{Sync: tidemark.Never, SegmentBytes: 256 << 10, PopulateBytes: 1}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}})
+	lead := createTopic(t, c, "y", tidemark.TopicOptions{Replicas: [][]int32{{1, 0, 2}}})
+	caughtUp(t, h)
+	caughtUp(t, lead)
+	release := fill(t, disk, 0)
+	big := tidemark.Record{Value: make([]byte, 64<<10)}
+	for i := range 12 {
+		if _, err := h.Produce(within(t), tidemark.AcksAll, big); err != nil {
+			t.Fatalf("with a full follower: %d: %v", i, err)
+		}
+	}
+	inSync(t, h, 0, 2)
+	acked, full := 0, error(nil)
+	for range 12 {
+		if _, err := lead.Produce(within(t), tidemark.AcksAll, big); err != nil {
+			full = err
+			break
+		}
+		acked++
+	}
+	if !errors.Is(full, syscall.ENOSPC) {
+		t.Errorf("a full leader: %v", full)
+	}
+	release()
+	caughtUp(t, h)
+	if _, err := lead.Produce(within(t), tidemark.AcksAll, big); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	if got := len(values(t, lead)); got != acked+1 {
+		t.Errorf("%d records; want %d", got, acked+1)
+	}
+	caughtUp(t, lead)
+}

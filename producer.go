@@ -18,7 +18,9 @@ import (
 // ProducerOptions of a producer. The zero value appends each record exactly once
 // and in order.
 type ProducerOptions struct {
-	// Acks says whose word an append waits for. Default AcksAll.
+	// Acks says whose word an append waits for. Default AcksAll. With others what is
+	// acknowledged may be lost with its leader; the next leader then refuses what is
+	// sent next as out of sequence, once, and the producer goes on under another id.
 	Acks Acks
 	// Plain makes the producer one without an id: what is sent again after an answer
 	// that was lost is in the log twice, and out of order with more than one in flight.
