@@ -112,7 +112,7 @@ func (l *Log) backupSegment(s *segment.Segment, dir string, hw int64) (end int64
 	}
 	defer copied.Close()
 	copied.Publish(end, pos)
-	err = copied.Walk(0, func(f segment.Frame, b []byte) bool {
+	err = copied.Each(0, func(f segment.Frame, b []byte) bool {
 		copied.IndexBatch(f.Pos, f.Size, f.Last, record.Batch(b).MaxTimestamp())
 		return true
 	})

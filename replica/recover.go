@@ -879,7 +879,7 @@ func (r *recovery) findEpochs() error {
 		list = nil
 		start := r.logStart()
 		for _, s := range r.list {
-			err := s.Walk(0, func(f segment.Frame, b []byte) bool {
+			err := s.Each(0, func(f segment.Frame, b []byte) bool {
 				if f.Last < start && start < r.end {
 					return true
 				}
@@ -888,7 +888,7 @@ func (r *recovery) findEpochs() error {
 				}
 				return true
 			})
-			if err != nil && !errors.Is(err, segment.ErrCorrupt) {
+			if err != nil {
 				return err
 			}
 		}

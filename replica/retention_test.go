@@ -866,6 +866,53 @@ func TestScenario085_GarbageBelowTheStart(t *testing.T) {
 	x.goesOn(100, 100)
 }
 
+// TestDamageBelowTheStart_changes: a log with such damage is cut, backed up and
+// finds its epochs like any other, wherever the damage lies. A follower stood still
+// for good because of it (simulator, seed 100352).
+func TestDamageBelowTheStart_changes(t *testing.T) {
+	for _, bad := range []int64{3, 8, 11} {
+		for _, to := range []int64{12, 13, 16, 20} {
+			t.Run(fmt.Sprintf("batch %d, cut to %d", bad, to), func(t *testing.T) {
+				c := keeping()
+				c.SegmentBytes = 64 << 10
+				x := keepingLab(t, c, true)
+				x.fill(20)
+				x.deleteRecords(12)
+				b := x.read(logName(0))
+				at := bytes.Index(b, value(bad, 730)) + 100
+				x.mem = x.mem.PowerCut(rand.New(rand.NewPCG(5, 6)))
+				x.fs = x.mem
+				b[at] ^= 4
+				x.write(logName(0), b)
+				x.remove("leader-epoch-checkpoint")
+				x.open()
+				x.undamaged()
+				if got := x.log.Epochs(); len(got) != 1 || got[0].StartOffset > 12 {
+					t.Errorf("epochs %v", got)
+				}
+				if err := x.log.Backup("/copy"); err != nil {
+					t.Error(err)
+				}
+				if err := x.log.Truncate(to); err != nil {
+					t.Fatal(err)
+				}
+				if got := x.log.LogEndOffset(); got != to {
+					t.Errorf("log ends at %d, want %d", got, to)
+				}
+				x.served(12, to)
+				x.open()
+				x.undamaged()
+				if got := x.log.LogEndOffset(); got != to || x.log.LogStartOffset() != 12 {
+					t.Errorf("opened again, the log is [%d, %d), want [12, %d)", x.log.LogStartOffset(), got, to)
+				}
+				x.append(1, 100)
+				x.sync()
+				x.served(12, to+1)
+			})
+		}
+	}
+}
+
 // TestDamageBelowTheStart: what nobody can read does not make a log damaged.
 func TestDamageBelowTheStart(t *testing.T) {
 	c := keeping()

@@ -264,7 +264,7 @@ func endBefore(s *segment.Segment, pos, offset int64) (end int64, err error) {
 		from = 0
 	}
 	end = s.Base()
-	err = s.Walk(from, func(f segment.Frame, _ []byte) bool {
+	err = s.Each(from, func(f segment.Frame, _ []byte) bool { // below the log start may be damage
 		if f.Pos < pos {
 			end = f.Last + 1
 		}

@@ -169,8 +169,8 @@ func (s *Segment) Walk(pos int64, fn func(f Frame, b []byte) bool) error {
 	return s.walk(pos, true, fn)
 }
 
-// each is Walk past damage.
-func (s *Segment) each(pos int64, fn func(f Frame, b []byte) bool) error {
+// Each is Walk past damage, such as may lie below a log start.
+func (s *Segment) Each(pos int64, fn func(f Frame, b []byte) bool) error {
 	return s.walk(pos, false, fn)
 }
 
@@ -655,7 +655,7 @@ func (s *Segment) FirstSince(ts, from int64) (f Frame, ok bool, err error) {
 			return f, false, err
 		}
 	}
-	err = s.each(pos, func(g Frame, b []byte) bool {
+	err = s.Each(pos, func(g Frame, b []byte) bool {
 		if g.Last >= from && maxTimestamp(b) >= ts {
 			f, ok = g, true
 		}

@@ -317,7 +317,7 @@ func (s *Segment) LargestTimestamp() (int64, error) {
 			largest, pos = ts, f.Pos
 		}
 	}
-	err := s.each(pos, func(_ Frame, b []byte) bool {
+	err := s.Each(pos, func(_ Frame, b []byte) bool {
 		largest = max(largest, maxTimestamp(b))
 		return true
 	})
@@ -733,7 +733,7 @@ func (s *Segment) Reload() error {
 	}
 	s.lastEntry = s.Size() - pos
 	s.noteFull()
-	return s.each(pos, func(f Frame, b []byte) bool {
+	return s.Each(pos, func(f Frame, b []byte) bool {
 		if ts := maxTimestamp(b); ts > s.maxTs.Load() {
 			s.maxTs.Store(ts)
 			s.maxTsAt = f.Last
