@@ -879,10 +879,10 @@ func TestDamageBelowTheStart_changes(t *testing.T) {
 				x.fill(20)
 				x.deleteRecords(12)
 				b := x.read(logName(0))
-				at := bytes.Index(b, value(bad, 730)) + 100
+				at := bytes.Index(b, value(bad, 730)) - 70 // in the header
 				x.mem = x.mem.PowerCut(rand.New(rand.NewPCG(5, 6)))
 				x.fs = x.mem
-				b[at] ^= 4
+				copy(b[at:at+512], bytes.Repeat([]byte{0xa5}, 512)) // as a sector that was never written
 				x.write(logName(0), b)
 				x.remove("leader-epoch-checkpoint")
 				x.open()
