@@ -126,9 +126,10 @@ func (r Role) String() string { return [...]string{"idle", "following", "leading
 // Partition is one replica's part in a partition, whatever its role. It is safe
 // for concurrent use.
 //
-// Lock order, outermost first: changes, role, mu, the log's. Nothing but changes
-// is held across I/O that waits for a disk, and none across a call to the driver,
-// but for Roster.
+// Lock order, outermost first: changes, role, mu, the log's. mu is never held across
+// I/O that waits for a disk; changes is, and role, shared, by an append that needs room
+// and by a read. With mu held the Roster and the log's Notify are called: neither may
+// block or call back in.
 type Partition struct {
 	o Options
 
@@ -184,8 +185,9 @@ func (p *Partition) Fetcher() *replica.Fetcher { return p.o.Fetcher }
 // caller hands in only what it read from the coordinator after the node's
 // registration (R5); the record may be older. It may write and wait for the disk.
 //
-// Errors: ErrStepBack; replica.ErrBusy, after which Tick tries again; another
-// error of the log, after which the replica does not lead.
+// Errors: ErrStepBack; replica.ErrBusy, or a full disk where nobody else may lead,
+// after which Tick tries again; another error of the log, after which the replica does
+// not lead.
 func (p *Partition) Update(r *partition.Record, now time.Time, fx *Effects) error {
 	p.changes.Lock()
 	defer p.changes.Unlock()
@@ -227,13 +229,17 @@ func (p *Partition) stepBack(r *partition.Record, epoch int32) error {
 func (p *Partition) takeLead(r *partition.Record, now time.Time, fx *Effects) error {
 	was := p.leave(r, Idle, now, fx)
 	err := p.cannotLead(r)
+	alone := false
 	if err == nil {
 		if p.o.Fetcher != nil {
 			p.o.Fetcher.Stop()
 		}
 		err = p.begin(r.LeaderEpoch)
+		// A full disk leaves the log whole. Where nobody else may lead, to decline would
+		// end the partition: nothing leads back from last known (R23).
+		alone = err != nil && p.o.Log.Writable() == nil && len(r.ISR)+len(r.ELR) == 1
 	}
-	p.redo = errors.Is(err, replica.ErrBusy)
+	p.redo = alone || errors.Is(err, replica.ErrBusy)
 	p.role.Lock()
 	defer p.role.Unlock()
 	p.mu.Lock()

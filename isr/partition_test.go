@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -686,5 +687,36 @@ func TestFailedLogAcksNothing(t *testing.T) {
 	wantAck(t, all, partition.NotLeader)
 	if !d.fx.Decline && d.p.Status().Resigned == nil {
 		t.Error("leads on")
+	}
+}
+
+// A disk that is full when a replica is elected leaves its log whole. Who could lead in
+// its place is elected; the only one that may lead tries again until there is space,
+// since nothing leads back from last known.
+func TestLeadOnFullDisk(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		t.Run(fmt.Sprintf("alone %v", alone), func(t *testing.T) {
+			d := newDesk(t, deskOptions{noLead: true, minISR: 1})
+			d.rec = d.rec.Clone()
+			if alone {
+				d.rec.ISR = d.rec.ISR[:1]
+			}
+			d.mem.SetCapacity(d.mem.Used())
+			var fx Effects
+			if err := d.p.Update(d.rec, d.now, &fx); !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("update on a full disk: %v, want ENOSPC", err)
+			}
+			if fx.Decline == alone {
+				t.Errorf("declines: %v", fx.Decline)
+			}
+			if alone && (fx.Tick.IsZero() || d.p.Status().Role == Leading) {
+				t.Errorf("wants Tick at %v, is %v", fx.Tick, d.p.Status().Role)
+			}
+			d.mem.SetCapacity(0)
+			d.tick(time.Second)
+			if got := d.p.Status().Role; (got == Leading) != alone {
+				t.Errorf("with space again it is %v", got)
+			}
+		})
 	}
 }
