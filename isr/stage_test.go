@@ -919,7 +919,7 @@ func (s *stage) start(n *actor, blind bool) {
 	if !blind {
 		logs = []partition.LogEvidence{}
 		if made {
-			logs = append(logs, partition.LogEvidence{ID: s.id, Evidence: n.log.Evidence(), Durable: s.o.sync == replica.Always})
+			logs = append(logs, partition.LogEvidence{ID: s.id, Evidence: n.log.Evidence(), Durable: n.log.Durable()})
 		}
 	}
 	if !s.register(n, e, logs) {

@@ -114,7 +114,7 @@ type Options struct {
 	// PopulateBytes is how far ahead of the end write faults are taken.
 	// Default 8 MiB, at most 64 MiB; not under Always.
 	PopulateBytes int64
-	// MaxProducers is how many idempotent producers are remembered, in 80 to 200
+	// MaxProducers is how many idempotent producers are remembered, in 70 to 200
 	// bytes each; see package dedupe for who makes room for a new one. Default
 	// 1,000,000, at most 2^24 − 2.
 	MaxProducers int
@@ -280,6 +280,7 @@ type Log struct {
 	last struct { // how the last life ended; see Evidence
 		evidence partition.Evidence
 		end      int64
+		durable  bool
 	}
 
 	closeOnce sync.Once

@@ -147,6 +147,7 @@ func (r *recovery) run() (err error) {
 		return err
 	}
 	l.last.evidence, l.last.end = r.evidence(), r.end
+	l.last.durable = r.slot && r.always() != 0
 	if l.o.ReadOnly || l.Damage() != nil {
 		return r.publish()
 	}
@@ -1018,6 +1019,10 @@ func (r *recovery) always() uint64 {
 	}
 	return 0
 }
+
+// Durable reports whether the log has been under Always ever since it was made (R4):
+// what it confirmed is on disk, whatever became of the system since.
+func (l *Log) Durable() bool { return l.last.durable }
 
 // Evidence is how the last life of the log ended (R4): Clean after a Close, or for
 // a log that was just made; Intact if everything that may have been confirmed is

@@ -286,7 +286,7 @@ func (n *node) open(fsys vfs.FS) (err error) {
 		if err != nil {
 			return err
 		}
-		e := partition.LogEvidence{ID: partition.ID{Topic: n.w.topic, Partition: tp.Partition}, Evidence: pt.log.Evidence(), Durable: n.w.c.syncOf(pt.num) == replica.Always}
+		e := partition.LogEvidence{ID: partition.ID{Topic: n.w.topic, Partition: tp.Partition}, Evidence: pt.log.Evidence(), Durable: pt.log.Durable()}
 		n.logs = append(n.logs, e)
 		n.w.cov.add("evidence of a log " + e.Evidence.String())
 	}
