@@ -150,6 +150,7 @@ type Cluster struct {
 	crew  *crew
 	watch task // the coordinator said something
 	beat  task // signs of life of the nodes are due
+	tick  task // sessions are to be looked at; may wait for the disk of the coordinator
 	clock *time.Timer
 
 	mu      sync.RWMutex
@@ -193,6 +194,7 @@ func OpenCluster(dir string, o ClusterOptions) (_ *Cluster, err error) {
 	c := &Cluster{o: o, dir: dir, crew: newCrew(4), parts: map[partition.ID]*Partition{},
 		byName: map[TopicPartition]*Partition{}, topics: map[string]isr.Topic{}}
 	c.watch.run, c.beat.run = c.runWatch, c.runBeat
+	c.tick.run = func() { c.ctl.Tick(time.Now()) }
 	if c.lock, err = vfs.OS.Lock(filepath.Join(dir, ".lock")); err != nil {
 		return nil, err
 	}
@@ -383,28 +385,31 @@ func (c *Cluster) handleLocked(id partition.ID, name TopicPartition) *Partition 
 }
 
 // enter returns the handle of a partition that a node hears of, maybe before the
-// cluster's own watch does.
-func (c *Cluster) enter(t isr.Topic, r *partition.Record) *Partition {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	h := c.parts[r.ID]
-	if h == nil {
-		c.topicLocked(t)
-		h = c.handleLocked(r.ID, TopicPartition{Topic: t.Name, Partition: r.ID.Partition})
+// cluster's own watch does; nil if the topic was deleted meanwhile.
+func (c *Cluster) enter(r *partition.Record) *Partition {
+	for range 2 {
+		c.mu.Lock()
+		h := c.parts[r.ID]
+		c.mu.Unlock()
+		if h != nil {
+			h.take(r)
+			return h
+		}
+		c.runWatch() // what the node has read, this reads too
 	}
-	h.take(r)
-	return h
+	return nil
 }
 
-// runBeat gives the nodes' signs of life, then looks whose session has ended: in
-// this order, since a process that was stopped for a while stopped both.
+// runBeat gives the nodes' signs of life, then has somebody look whose session has
+// ended: in this order, since a process that was stopped for a while stopped both,
+// and not here, since signs of life wait for no disk.
 func (c *Cluster) runBeat() {
 	for _, n := range c.nodes {
 		if f := n.life.Load(); f != nil {
 			f.keepAlive()
 		}
 	}
-	c.ctl.Tick(time.Now())
+	c.crew.do(&c.tick)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.clock != nil {
@@ -417,7 +422,6 @@ func (c *Cluster) runBeat() {
 const topicConfig = "tidemark.log"
 
 func encodeOptions(o Options) map[string]string {
-	o.OnRecovery, o.Logger = nil, nil
 	b, err := json.Marshal(&o)
 	if err != nil {
 		panic(err) // numbers and booleans
@@ -505,8 +509,8 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	return nil
 }
 
-// DeleteTopic deletes a topic. Its files go in the background, those of a node
-// that is down once it is started again.
+// DeleteTopic deletes a topic. Its files go in the background. On a node that is down
+// they stay until a topic of the same name is made there, or somebody removes them.
 //
 // Errors: ErrNoTopic, ErrClosed, those of the coordinator's file.
 func (c *Cluster) DeleteTopic(name string) error {
@@ -638,6 +642,7 @@ func (c *Cluster) close() error {
 	}
 	c.mu.Unlock()
 	c.crew.stop(&c.beat)
+	c.crew.stop(&c.tick)
 	errs := make([]error, len(c.nodes)+1)
 	inParallel(4, c.nodes, func(n *Node) {
 		if err := n.end(); err != nil && !errors.Is(err, ErrNodeDown) {

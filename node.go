@@ -119,7 +119,11 @@ func (n *Node) start(ctx context.Context) (err error) {
 			break
 		}
 		q := f.registration()
-		if r := c.ctl.Register(&q, time.Now()); r.Code == partition.OK && r.BrokerEpoch != f.epoch {
+		r := c.ctl.Register(&q, time.Now())
+		switch {
+		case code == partition.Unknown || r.Code == partition.Unknown:
+			return fmt.Errorf("ready: the coordinator could not store it: %w", partition.Unknown)
+		case r.Code == partition.OK && r.BrokerEpoch != f.epoch:
 			return fmt.Errorf("ready: %w: another life began", code)
 		}
 		if err := ctx.Err(); err != nil {
@@ -156,7 +160,7 @@ func (f *life) openAll() []partition.LogEvidence {
 			f.n.c.o.Logger.Error("replica not opened", "node", f.n.id, "partition", p.String(), "err", err)
 			return
 		}
-		e := partition.LogEvidence{ID: partition.ID{Topic: id, Partition: p.Partition}, Evidence: l.log.Evidence(), Durable: l.mode == Always}
+		e := partition.LogEvidence{ID: partition.ID{Topic: id, Partition: p.Partition}, Evidence: l.log.Evidence(), Durable: l.log.Durable()}
 		mu.Lock()
 		defer mu.Unlock()
 		f.opened[p] = l
@@ -197,7 +201,9 @@ func (f *life) register(ctx context.Context, logs []partition.LogEvidence) error
 		case partition.OK:
 			f.epoch = r.BrokerEpoch
 			return nil
-		case partition.DuplicateRegistration, partition.Unknown:
+		case partition.DuplicateRegistration:
+		case partition.Unknown:
+			return fmt.Errorf("register: the coordinator could not store it: %w", r.Code)
 		default:
 			return fmt.Errorf("register: %w", r.Code)
 		}
@@ -331,16 +337,19 @@ func (f *life) join(r *partition.Record) {
 	if !ok {
 		return
 	}
-	h := c.enter(t, r)
+	h := c.enter(r)
+	if h == nil {
+		return
+	}
 	l := f.takeOpened(h.name)
 	if l == nil {
 		var err error
 		if have, e := f.dir.TopicID(h.name); e == nil && have != (UUID{}) && have != t.ID {
 			f.deleteFolder(h.name, have) // of a topic of this name that was deleted while the node was down (S90)
 		}
-		if l, err = f.openLog(h.name, t.ID, t.Config, false); err != nil {
+		if l, err = f.openLog(h.name, t.ID, t.Config, f.dir.Has(h.name)); err != nil {
 			c.o.Logger.Error("replica not made", "node", f.n.id, "partition", h.name.String(), "err", err)
-			if r.Leader == f.n.id { // somebody else may have it
+			if r.Leader == f.n.id && len(r.ISR)+len(r.ELR) > 1 { // somebody else may have it
 				c.ctl.Decline(r.ID, f.n.id, f.epoch, r.LeaderEpoch, time.Now())
 			}
 			return

@@ -252,6 +252,7 @@ func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits 
 	}
 	if err != nil {
 		l.mu.Unlock()
+		l.sweep() // an answer may have come meanwhile: who has the lock looks again
 		<-l.slots
 		return Delivery{}, err
 	}
@@ -520,6 +521,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 			l.mu.Lock()
 			n := len(l.fly)
 			l.mu.Unlock()
+			l.sweep() // an answer may have come meanwhile
 			if n == 0 {
 				break
 			}
