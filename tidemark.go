@@ -110,7 +110,7 @@ type Options struct {
 	// LogAppendTime gives each record the time of its append, whatever it says.
 	LogAppendTime bool
 
-	// MaxProducers is how many idempotent producers are remembered, in 80 to 200
+	// MaxProducers is how many idempotent producers are remembered, in 70 to 200
 	// bytes each; the longest idle make room. Default 1,000,000, at most 2^24 − 2.
 	MaxProducers int
 	// ProducerExpiration is how long after its last batch, by that batch's timestamp,

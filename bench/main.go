@@ -147,6 +147,8 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		err = fmt.Errorf("-inflight %d: want 1 to 1000, with -idempotent to 5", w.inflight)
 	case cfg.slow < time.Millisecond || cfg.slow > 10*time.Second:
 		err = fmt.Errorf("-slow %v: want 1ms to 10s", cfg.slow)
+	case w.rate > 0 && w.inflight > 1:
+		err = errors.New("-rate: wants -inflight 1: an ack is looked at when the next but so many has been sent")
 	case w.rate < 0:
 		err = fmt.Errorf("-rate %d: want at least 0", w.rate)
 	case cfg.capMiB < 1 || cfg.capMiB > 1<<20:

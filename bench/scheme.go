@@ -148,15 +148,10 @@ func runScheme(b *bench, c *cell) (s sample, err error) {
 // awaitHaving returns once as many replicas as the scheme asks for have confirmed
 // everything below end.
 func awaitHaving(ctx context.Context, p *tidemark.Partition, end int64, s *scheme) error {
+	var leo int64 // as the look before saw it: a lag is older than the rest of its look
 	for {
 		st := p.Stats()
 		have, isr := 0, 0
-		var leo int64
-		for _, r := range st.Replicas {
-			if r.Role == "leading" {
-				leo = r.Log.LogEndOffset
-			}
-		}
 		for _, r := range st.Replicas {
 			if r.InISR {
 				isr++
@@ -174,6 +169,11 @@ func awaitHaving(ctx context.Context, p *tidemark.Partition, end int64, s *schem
 		}
 		if have >= s.acks(isr) {
 			return nil
+		}
+		for _, r := range st.Replicas {
+			if r.Role == "leading" {
+				leo = r.Log.LogEndOffset
+			}
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%d of %d replicas have offset %d: %w", have, s.acks(isr), end-1, err)
