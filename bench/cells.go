@@ -127,10 +127,9 @@ func observe(h *hdrhistogram.Histogram, d time.Duration) {
 
 // ---- append ----
 
-// drive appends c's records through call until c's time has passed or cap is
-// reached, and says how many each writer appended. wait: the call waits for a
-// disk, so each is timed.
-func (b *bench) drive(c *cell, calls int64, t time.Duration, wait bool, call func([]record.Record) error) (s sample, acked []int64, err error) {
+// writers runs one for each of c's writers at the same time, and says how many
+// records each appended. timed: each gets a histogram for its calls.
+func (b *bench) writers(c *cell, timed bool, one func(w int, vals *values, lat *hdrhistogram.Histogram, start time.Time) (acked int64, err error)) (s sample, acked []int64, err error) {
 	acked = make([]int64, c.writers)
 	errs := make([]error, c.writers)
 	hists := make([]*hdrhistogram.Histogram, c.writers)
@@ -140,10 +139,32 @@ func (b *bench) drive(c *cell, calls int64, t time.Duration, wait bool, call fun
 		if w > 0 {
 			vals[w] = vals[w].clone()
 		}
-		if wait {
+		if timed {
 			hists[w] = newLatency()
 		}
 	}
+	runtime.GC()
+	var wg sync.WaitGroup
+	start := time.Now()
+	for w := range c.writers {
+		wg.Go(func() { acked[w], errs[w] = one(w, vals[w], hists[w], start) })
+	}
+	wg.Wait()
+	s.elapsed = time.Since(start)
+	for w := range c.writers {
+		s.records += acked[w]
+		if timed && w > 0 {
+			hists[0].Merge(hists[w])
+		}
+	}
+	s.latency = hists[0]
+	return s, acked, errors.Join(errs...)
+}
+
+// drive appends c's records through call until c's time has passed or cap is
+// reached, and says how many each writer appended. wait: the call waits for a
+// disk, so each is timed.
+func (b *bench) drive(c *cell, calls int64, t time.Duration, wait bool, call func([]record.Record) error) (s sample, acked []int64, err error) {
 	// Looking at the clock costs as much as a small append: look once for every
 	// 64 KiB or 64 calls.
 	look := min(max(64<<10/frameSize(c.batch, c.size), 1), 64)
@@ -151,48 +172,34 @@ func (b *bench) drive(c *cell, calls int64, t time.Duration, wait bool, call fun
 		look = 1
 	}
 	budget := max(calls/int64(c.writers), 1)
-	runtime.GC()
-	var wg sync.WaitGroup
-	start := time.Now()
-	for w := range c.writers {
-		wg.Go(func() {
-			recs := make([]record.Record, c.batch)
-			var seq int64
-			for n := int64(0); n < budget; {
-				for range min(look, budget-n) {
-					for i := range recs {
-						recs[i].Value = vals[w].at(w, seq+int64(i))
-					}
-					var t0 time.Time
-					if wait {
-						t0 = time.Now()
-					}
-					if errs[w] = call(recs); errs[w] != nil {
-						return
-					}
-					if wait {
-						observe(hists[w], time.Since(t0))
-					}
-					seq += int64(c.batch)
-					n++
+	return b.writers(c, wait, func(w int, vals *values, lat *hdrhistogram.Histogram, start time.Time) (acked int64, err error) {
+		recs := make([]record.Record, c.batch)
+		var seq int64
+		for n := int64(0); n < budget; {
+			for range min(look, budget-n) {
+				for i := range recs {
+					recs[i].Value = vals.at(w, seq+int64(i))
 				}
-				acked[w] = seq
-				if time.Since(start) >= t {
-					return
+				var t0 time.Time
+				if wait {
+					t0 = time.Now()
 				}
+				if err := call(recs); err != nil {
+					return acked, err
+				}
+				if wait {
+					observe(lat, time.Since(t0))
+				}
+				seq += int64(c.batch)
+				n++
 			}
-		})
-	}
-	wg.Wait()
-	s.elapsed = time.Since(start)
-	for w := range c.writers {
-		s.records += acked[w]
-		if wait && w > 0 {
-			hists[0].Merge(hists[w])
+			acked = seq
+			if time.Since(start) >= t {
+				break
+			}
 		}
-	}
-	s.latency = hists[0]
-	return s, acked, errors.Join(errs...)
+		return acked, nil
+	})
 }
 
 func runBareAppend(b *bench, c *cell) (s sample, err error) {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -250,43 +248,16 @@ func (x *batches) send(recs []record.Record) (ack, error) {
 
 // produce drives c's producers until c's time has passed or the cap is reached.
 func (b *bench) produce(c *cell, cl *tidemark.Cluster, p *tidemark.Partition) (s sample, acked []int64, err error) {
-	acked = make([]int64, c.writers)
-	errs := make([]error, c.writers)
-	hists := make([]*hdrhistogram.Histogram, c.writers)
-	vals := make([]*values, c.writers)
 	senders := make([]sender, c.writers)
-	waits := c.acks != "0"
-	for w := range c.writers {
-		vals[w] = b.values(c.size)
-		if w > 0 {
-			vals[w] = vals[w].clone()
-		}
-		if waits {
-			hists[w] = newLatency()
-		}
+	for w := range senders {
 		if senders[w], err = newSender(c, cl, p); err != nil {
 			return s, nil, err
 		}
 	}
 	budget := max(b.calls(c)/int64(c.replicas)/int64(c.writers), 1)
-	runtime.GC()
-	var wg sync.WaitGroup
-	start := time.Now()
-	for w := range c.writers {
-		wg.Go(func() {
-			acked[w], errs[w] = b.produceOne(c, w, vals[w], senders[w], hists[w], budget, start)
-		})
-	}
-	wg.Wait()
-	s.elapsed = time.Since(start)
-	for w := range c.writers {
-		s.records += acked[w]
-		if waits && w > 0 {
-			hists[0].Merge(hists[w])
-		}
-	}
-	s.latency = hists[0]
-	return s, acked, errors.Join(errs...)
+	return b.writers(c, c.acks != "0", func(w int, vals *values, lat *hdrhistogram.Histogram, start time.Time) (int64, error) {
+		return b.produceOne(c, w, vals, senders[w], lat, budget, start)
+	})
 }
 
 // produceOne is one producer: it sends its next batch when less than inflight are

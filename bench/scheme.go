@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -92,57 +91,38 @@ func runScheme(b *bench, c *cell) (s sample, err error) {
 		return s, err
 	}
 	vals := b.values(c.size)
-	one := func(n int64) error {
-		base, err := p.Produce(ctx, tidemark.AcksLeader, record.Record{Value: vals.at(0, n)})
+	one := func(value []byte) error {
+		base, err := p.Produce(ctx, tidemark.AcksLeader, record.Record{Value: value})
 		if err != nil {
 			return err
 		}
 		return awaitHaving(ctx, p, base+1, c.scheme)
 	}
-	if err := one(0); err != nil { // the first finds everybody still getting ready
+	if err := one(vals.at(0, 0)); err != nil { // the first finds everybody still getting ready
 		return s, err
 	}
 	if c.scheme.lagMax <= c.scheme.slow { // and for the slow one to leave
 		for until := time.Now().Add(2*c.scheme.lagMax + 100*time.Millisecond); time.Now().Before(until); {
-			if err := one(0); err != nil {
+			if err := one(vals.at(0, 0)); err != nil {
 				return s, err
 			}
 		}
 	}
-	hists := make([]*hdrhistogram.Histogram, c.writers)
-	counts, errs := make([]int64, c.writers), make([]error, c.writers)
-	var wg sync.WaitGroup
-	start := time.Now()
-	for w := range c.writers {
-		hists[w] = newLatency()
-		wg.Go(func() {
-			for time.Since(start) < max(b.t, 10*c.scheme.slow) {
-				t0 := time.Now()
-				base, err := p.Produce(ctx, tidemark.AcksLeader, record.Record{Value: vals.pool[w]})
-				if err == nil {
-					err = awaitHaving(ctx, p, base+1, c.scheme)
-				}
-				if errs[w] = err; err != nil {
-					return
-				}
-				observe(hists[w], time.Since(t0))
-				counts[w]++
+	s, _, err = b.writers(c, true, func(w int, vals *values, lat *hdrhistogram.Histogram, start time.Time) (n int64, err error) {
+		for time.Since(start) < max(b.t, 10*c.scheme.slow) {
+			t0 := time.Now()
+			if err := one(vals.at(w, n)); err != nil {
+				return n, err
 			}
-		})
-	}
-	wg.Wait()
-	s.elapsed = time.Since(start)
+			observe(lat, time.Since(t0))
+			n++
+		}
+		return n, nil
+	})
 	if l := p.State().Leader; l == slow {
 		return s, fmt.Errorf("node %d leads, whose disk is the slow one", l)
 	}
-	for w := range c.writers {
-		s.records += counts[w]
-		if w > 0 {
-			hists[0].Merge(hists[w])
-		}
-	}
-	s.latency = hists[0]
-	return s, errors.Join(errs...)
+	return s, err
 }
 
 // awaitHaving returns once as many replicas as the scheme asks for have confirmed
