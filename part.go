@@ -91,16 +91,9 @@ func newPart(f *life, h *Partition, l *Log) *part {
 
 // take takes a record of the coordinator, to be acted on by the pump.
 func (p *part) take(r *partition.Record) {
-	for {
-		old := p.record.Load()
-		if old != nil && old.PartitionEpoch >= r.PartitionEpoch {
-			return
-		}
-		if p.record.CompareAndSwap(old, r) {
-			break
-		}
+	if takeNewer(&p.record, r) {
+		p.wake(false)
 	}
-	p.wake(false)
 }
 
 // ring is the alarm.

@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,13 +91,16 @@ func newPartition(c *Cluster, id partition.ID, name TopicPartition) *Partition {
 func (h *Partition) Name() TopicPartition { return h.name }
 
 // take takes over a newer record.
-func (h *Partition) take(r *partition.Record) bool {
+func (h *Partition) take(r *partition.Record) bool { return takeNewer(&h.record, r) }
+
+// takeNewer stores r unless there is one as new, and reports whether it did.
+func takeNewer(at *atomic.Pointer[partition.Record], r *partition.Record) bool {
 	for {
-		old := h.record.Load()
+		old := at.Load()
 		if old != nil && old.PartitionEpoch >= r.PartitionEpoch {
 			return false
 		}
-		if h.record.CompareAndSwap(old, r) {
+		if at.CompareAndSwap(old, r) {
 			return true
 		}
 	}
@@ -355,16 +359,9 @@ func (h *Partition) ProduceBatchAsync(ctx context.Context, acks Acks, b Batch) (
 func (h *Partition) HighWatermark() (int64, error) {
 	p := h.leading()
 	if p == nil {
-		return 0, cmpErr(h.err(), NotLeader)
+		return 0, cmp.Or[error](h.err(), NotLeader)
 	}
 	return p.p.Latest(time.Now())
-}
-
-func cmpErr(err, or error) error {
-	if err != nil {
-		return err
-	}
-	return or
 }
 
 // View is what may be read from offset on, zero-copy: whole batches, at most
@@ -379,7 +376,7 @@ func (h *Partition) View(offset int64, maxBytes int) (View, error) {
 			return v, nil
 		}
 	}
-	return View{}, cmpErr(h.err(), fmt.Errorf("read partition %s at %d: %w", h.name, offset, err))
+	return View{}, cmp.Or(h.err(), fmt.Errorf("read partition %s at %d: %w", h.name, offset, err))
 }
 
 // Records yields the records from offset from on, up to the high watermark as it is
