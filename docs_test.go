@@ -55,7 +55,7 @@ func TestDocsCases(t *testing.T) {
 		t.Fatal("docs/cases.md does not say what is left")
 	}
 	pkgs := map[string]map[string]string{}
-	for _, pkg := range []string{"tidemark", "record", "index", "segment", "dedupe", "replica", "isr", "internal/vfs", "internal/checkpoint", "cmd/logtool"} {
+	for _, pkg := range []string{"tidemark", "record", "index", "segment", "dedupe", "replica", "isr", "internal/vfs", "internal/checkpoint", "internal/sim", "bench", "cmd/logtool"} {
 		pkgs[pkg] = testsOf(t, pkg)
 	}
 	rows := map[string]map[string]bool{} // id → package.test
@@ -161,5 +161,26 @@ func TestDocsScenarios(t *testing.T) {
 				t.Errorf("%s of package %s is missing in its row", name, pkg)
 			}
 		}
+	}
+}
+
+// TestDocsFigures: the figures of replicated appends stand in README.md and, beside what
+// each mode survives, in docs/durability.md; they are the same.
+func TestDocsFigures(t *testing.T) {
+	figures := func(file string, cells int) (rows []string) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Split(line, "|"); len(f) == cells+2 && slices.Contains([]string{"never", "interval", "always"}, strings.TrimSpace(f[1])) {
+				rows = append(rows, strings.Join(f[1:8], "|"))
+			}
+		}
+		return rows
+	}
+	readme, durability := figures("README.md", 7), figures("docs/durability.md", 8)
+	if len(readme) < 6 || !slices.Equal(readme, durability) {
+		t.Errorf("README.md:\n%s\ndocs/durability.md:\n%s", strings.Join(readme, "\n"), strings.Join(durability, "\n"))
 	}
 }
