@@ -356,7 +356,7 @@ func (l *Log) rollLocked(base int64) error {
 // the end or its epoch goes back.
 func (l *Log) Append(b []byte, origin Origin, now time.Time) (Appended, error) {
 	if origin == Follower {
-		return l.appendFollower(b, demand{epoch: math.MaxInt32, gaps: true}, now.UnixMilli())
+		return l.appendFollower(b, demand{epoch: math.MaxInt32, gaps: true, leo: math.MaxInt64}, now.UnixMilli())
 	}
 	check := l.checkTrusted
 	if origin == Client {
@@ -464,6 +464,7 @@ var ErrOrder = segment.ErrOrder
 type demand struct {
 	epoch int32 // none is of a later one
 	gaps  bool  // the topic is compacted: offsets may be missing
+	leo   int64 // the leader's log ends here, as it says
 }
 
 // appendFollower appends the leader's batches as they are (log-format §2.8,
@@ -522,7 +523,7 @@ func (l *Log) appendRun(src []byte, d demand, nowMs int64, a *Appended) (n int, 
 		return 0, fmt.Errorf("append from leader at offset %d: %w", a.End, err)
 	}
 	l.appendMu.Lock()
-	s, err := l.roomForLocked(src[:h.size], &h, d, nowMs)
+	s, err := l.roomForLocked(src, &h, d, nowMs)
 	if err != nil {
 		l.appendMu.Unlock()
 		return 0, err
@@ -548,10 +549,10 @@ func (l *Log) appendRun(src []byte, d demand, nowMs int64, a *Appended) (n int, 
 	return n, err
 }
 
-// roomForLocked returns the segment that the leader's batch b goes to, which may
-// begin a log, an epoch or, behind a gap, a segment: only a good batch does.
+// roomForLocked returns the segment that the first of the leader's batches goes to,
+// which may begin a log, an epoch or, behind a gap, a segment: only a good batch does.
 // appendMu is held, but not all the time.
-func (l *Log) roomForLocked(b []byte, h *head, d demand, nowMs int64) (*segment.Segment, error) {
+func (l *Log) roomForLocked(src []byte, h *head, d demand, nowMs int64) (*segment.Segment, error) {
 	in := incoming{n: h.size, base: h.base, last: h.last, ts: h.maxTs, now: nowMs}
 	for good := false; ; {
 		if err := l.writable(); err != nil {
@@ -576,7 +577,9 @@ func (l *Log) roomForLocked(b []byte, h *head, d demand, nowMs int64) (*segment.
 		}
 		begins := h.epoch >= 0 && (h.epoch > newest.Epoch || h.base < newest.StartOffset)
 		if err == nil && !good && (h.base != end || begins) {
-			err = checkCopy(b)
+			if err = checkCopy(src[:h.size]); err == nil && first {
+				err = checkFirst(src[h.size:], h, d)
+			}
 			good = true
 		}
 		if err != nil {
@@ -598,6 +601,25 @@ func (l *Log) roomForLocked(b []byte, h *head, d demand, nowMs int64) (*segment.
 			return nil, err
 		}
 	}
+}
+
+// checkFirst checks the first batch of a log that begins inside of it. Elsewhere the
+// end of the log says where a batch must begin; here nothing does, and no checksum
+// covers it. What can be said is that the batch behind it, if there is one, begins
+// where it ends, and that it does not end above the leader's log. A base that is
+// wrong and stands alone is found at the next batch: see Fetcher.copy.
+func checkFirst(rest []byte, h *head, d demand) error {
+	if h.last >= d.leo {
+		return fmt.Errorf("%w: batch %d to %d, the leader's log ends at %d", ErrOrder, h.base, h.last, d.leo)
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	next, err := readHead(rest)
+	if err == nil && (next.base <= h.last || next.base > h.last+1 && !d.gaps) {
+		err = fmt.Errorf("%w: batch %d to %d, the next one begins at %d", ErrOrder, h.base, h.last, next.base)
+	}
+	return err
 }
 
 // checkCopy checks a copy of a batch: before what cannot be taken back.

@@ -129,6 +129,8 @@ type Fetcher struct {
 	idle      int       // fruitless answers
 	idleSince time.Time // the first of them
 	bad       int       // answers in a row with a bad batch
+	clashes   int       // of them, in which the batch at clashAt holds the end of the log
+	clashAt   int64
 
 	s FetcherState
 
@@ -261,7 +263,7 @@ func (f *Fetcher) Stop() {
 func (f *Fetcher) stop() {
 	f.view, f.out, f.due, f.after = nil, request{}, change{}, time.Time{}
 	f.asked, f.asking, f.agreed, f.leaderHW, f.leaderStart = false, rounds{}, 0, 0, 0
-	f.idle, f.bad = 0, 0
+	f.idle, f.bad, f.clashes = 0, 0, 0
 	s := &f.s
 	s.Following, s.Leader, s.LeaderEpoch, s.Reconciled, s.LastFetchedEpoch, s.Stopped = false, partition.None, -1, false, -1, nil
 }
@@ -440,7 +442,7 @@ func (f *Fetcher) Fetched(r *partition.Fetched, now time.Time) error {
 	moved := false
 	if len(r.Records) > 0 {
 		var err error
-		if moved, err = f.copy(r.Records, now); err != nil {
+		if moved, err = f.copy(r, now); err != nil {
 			return err
 		}
 	}
@@ -455,16 +457,16 @@ func (f *Fetcher) Fetched(r *partition.Fetched, now time.Time) error {
 
 // copy appends the leader's batches. Of those before one that is not good it has
 // taken what it could.
-func (f *Fetcher) copy(b []byte, now time.Time) (moved bool, err error) {
+func (f *Fetcher) copy(r *partition.Fetched, now time.Time) (moved bool, err error) {
 	l := f.l
-	a, err := l.appendFollower(b, demand{epoch: f.s.LeaderEpoch, gaps: l.cfg.Load().Compact}, now.UnixMilli())
+	a, err := l.appendFollower(r.Records, demand{epoch: f.s.LeaderEpoch, gaps: l.cfg.Load().Compact, leo: r.LEO}, now.UnixMilli())
 	if moved = a.End > a.Base; moved {
 		f.s.Appended += a.End - a.Base
 		f.agreed = a.End
 		f.s.LastFetchedEpoch = l.lastEpoch()
 	}
 	if err == nil {
-		f.bad = 0
+		f.bad, f.clashes = 0, 0
 		return moved, nil
 	}
 	f.after = now.Add(f.o.Backoff)
@@ -473,8 +475,33 @@ func (f *Fetcher) copy(b []byte, now time.Time) (moved bool, err error) {
 		if f.bad++; f.bad == reportBad {
 			f.o.Logger.Error("leader sends batches that are not good", "partition", f.o.Name, "leader", f.s.Leader, "times", f.bad, "err", err)
 		}
+		if f.clash(r, moved) {
+			f.due = change{reset, r.LogStart}
+		}
 	}
 	return moved, fmt.Errorf("fetch of %s from node %d: %w", f.o.Name, f.s.Leader, err)
+}
+
+// clash reports whether the log is to begin anew because the batch that it began
+// with inside (A15) was not where it said, which its checksum does not cover. The
+// log is that batch alone, and the leader's batch at its end begins below that, again
+// and again at the same offset: one wrong answer is no reason. A replica that may be
+// elected gives nothing away.
+func (f *Fetcher) clash(r *partition.Fetched, moved bool) bool {
+	end := f.l.LogEndOffset()
+	h, err := readHead(r.Records)
+	if err != nil || moved || h.base >= end || h.last < end || checkCopy(r.Records[:h.size]) != nil {
+		f.clashes = 0
+		return false
+	}
+	if base, err := f.l.batchStart(end - 1); err != nil || base >= f.l.LogStartOffset() {
+		return false
+	}
+	if f.clashes == 0 || f.clashAt != h.base {
+		f.clashes, f.clashAt = 0, h.base
+	}
+	f.clashes++
+	return f.clashes >= reportBad && f.mayRefetch() == ""
 }
 
 // reportBad is how many bad answers in a row are reported as an error.

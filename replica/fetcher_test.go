@@ -971,6 +971,75 @@ func TestS55_StartInsideBatch(t *testing.T) {
 	})
 }
 
+// TestFirstBatchElsewhere: the first batch of a log that begins inside of it says a
+// wrong base offset, which no checksum covers. Found by the simulator (seed 100466):
+// with another batch behind it, or above the leader's end, it is refused. Alone it
+// cannot be told until the next one does not follow; then the log begins anew, unless
+// the replica may be elected.
+func TestFirstBatchElsewhere(t *testing.T) {
+	for name, tc := range map[string]struct {
+		maxBytes int32
+		by       int64 // how much the base is too large
+		isr      []int32
+		refused  bool // at once
+		heals    bool
+	}{
+		"another behind it":  {0, 2, nil, true, true},
+		"above the end":      {1, 4, nil, true, true},
+		"alone":              {1, 2, nil, false, true},
+		"alone, and too low": {1, -2, nil, false, true},
+		"alone, in the isr":  {1, 2, []int32{1}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
+				fo.MaxBytes = tc.maxBytes
+				n := reps(t, 2, o, fo)
+				a, b := n[0], n[1]
+				a.lead(1)
+				a.put(4)
+				a.put(10)
+				a.put(3)
+				a.hw(17)
+				if err := a.log.DeleteRecords(10); err != nil {
+					t.Fatal(err)
+				}
+				b.begin(a, tc.isr...)
+				// It hears first that it is below the leader's start.
+				var s replica.Step
+				for s.Fetch.Offset != 10 {
+					b.f.Next(*b.now, &s)
+					if s.Do == replica.SendFetch && s.Fetch.Offset != 10 {
+						x, _ := a.answer(&s.Fetch)
+						_ = b.f.Fetched(&x, *b.now)
+					}
+				}
+				x, v := a.answer(&s.Fetch)
+				x.Records = bytes.Clone(x.Records)
+				v.Release()
+				record.Batch(x.Records).SetBaseOffset(4 + tc.by)
+				err := b.f.Fetched(&x, *b.now)
+				if got := errors.Is(err, replica.ErrOrder); got != tc.refused {
+					t.Fatalf("refused %v: %v", got, err)
+				}
+				if !tc.refused && b.log.LogEndOffset() != 14+tc.by {
+					t.Fatalf("log ends at %d", b.log.LogEndOffset())
+				}
+				if tc.heals {
+					b.run(a)
+					b.same(a)
+					return
+				}
+				for range 40 {
+					b.step(a)
+				}
+				if b.log.LogEndOffset() != 14+tc.by || b.f.State().Corrupt == 0 {
+					t.Errorf("log ends at %d: %+v", b.log.LogEndOffset(), b.f.State())
+				}
+			})
+		})
+	}
+}
+
 // While the leader cannot be reached the high watermark stays as it was, and is
 // there after a restart.
 func TestS63_LeaderUnreachable(t *testing.T) {
