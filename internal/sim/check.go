@@ -76,6 +76,27 @@ type proof struct {
 	leaderEpoch int32
 	brokerEpoch int64
 	offset      int64
+	lag         lagClock
+}
+
+// lagClock is A6 in virtual time.
+type lagClock struct {
+	brokerEpoch      int64
+	leo              int64 // largest of the leader at a fetch
+	fetched, current int64 // the last fetch, and when it had everything
+}
+
+func (c *lagClock) fetch(q *partition.Fetch, leo, now int64) {
+	if c.brokerEpoch != q.BrokerEpoch {
+		*c = lagClock{brokerEpoch: q.BrokerEpoch}
+	}
+	switch {
+	case q.Offset >= leo:
+		c.current = now
+	case q.Offset >= c.leo:
+		c.current = max(c.current, c.fetched)
+	}
+	c.leo, c.fetched = max(c.leo, leo), now
 }
 
 type pidState struct {
@@ -410,6 +431,9 @@ func (w *world) checkRole(pt *part) {
 		}
 		w.scan(pt) // what it cut, it cut before it led
 		s.hw = 0
+		for i := range g.proofs[n.id] {
+			g.proofs[n.id][i].lag = lagClock{brokerEpoch: g.brokers[i], current: w.now} // a full period
+		}
 	}
 	hw := pt.log.HighWatermark()
 	if st.Role == isr.Leading && !begins && hw < s.hw {
@@ -606,6 +630,19 @@ func (w *world) proposed(pt *part, a *partition.Alter) {
 		return // said again
 	}
 	pt.proposed = a.Seq
+	for _, m := range st.Committed {
+		c := &pt.g.proofs[pt.n.id][m.Node].lag
+		if _, stays := partition.Find(a.ISR, m.Node); stays || m.BrokerEpoch != c.brokerEpoch || pt.n.roster.Node(m.Node).BrokerEpoch != m.BrokerEpoch {
+			continue // or it is of a life that is over
+		}
+		if c.current == 0 {
+			continue // in this life it joined at a high watermark that is far behind (A7)
+		}
+		w.cov.add("A6 taken out")
+		// No clock is so much faster.
+		w.check(w.now-c.current > w.c.lagMax*9/10, "A6", "partition %d: leader %d proposes node %d away, which had everything %v ago, the limit is %v",
+			pt.num, pt.n.id, m.Node, time.Duration(w.now-c.current), time.Duration(w.c.lagMax))
+	}
 	for _, m := range a.ISR {
 		if m.Node == pt.n.id {
 			continue
@@ -689,9 +726,11 @@ func (w *world) afterFetch(pt *part, m *message, a *isr.Answer, before *isr.Stat
 		w.fail("I23", "node %d partition %d takes a fetch that was forged: %+v", pt.n.id, pt.num, *q)
 	}
 	if taken {
-		if p := &pt.g.proofs[pt.n.id][q.Replica]; q.LeaderEpoch > p.leaderEpoch || q.BrokerEpoch >= p.brokerEpoch {
-			*p = proof{q.LeaderEpoch, q.BrokerEpoch, q.Offset}
+		p := &pt.g.proofs[pt.n.id][q.Replica]
+		if q.LeaderEpoch > p.leaderEpoch || q.BrokerEpoch >= p.brokerEpoch {
+			p.leaderEpoch, p.brokerEpoch, p.offset = q.LeaderEpoch, q.BrokerEpoch, q.Offset
 		}
+		p.lag.fetch(q, pt.log.LogEndOffset(), w.now)
 		return
 	}
 	if before == nil {

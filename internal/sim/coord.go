@@ -17,6 +17,7 @@ type coord struct {
 	tickAt  int64
 	tickID  int64
 	watches []*message // that wait for changes, at most one of each node
+	timepiece
 }
 
 // byteRand makes random bytes of a seeded stream.
@@ -37,7 +38,7 @@ func newCoord(w *world) *coord {
 	return c
 }
 
-func (c *coord) clock() time.Time { return epoch.Add(time.Duration(c.w.now)) }
+func (c *coord) clock() time.Time { return c.at(c.w.now) }
 
 func (c *coord) handle(e *event) {
 	switch e.kind {
@@ -57,7 +58,7 @@ func (c *coord) after() {
 	w := c.w
 	next := c.c.Tick(c.clock())
 	if !next.IsZero() {
-		if at := max(int64(next.Sub(epoch)), w.now+1); at < c.tickAt {
+		if at := max(c.when(next), w.now+1); at < c.tickAt {
 			c.tickAt = at
 			c.tickID++
 			w.post(event{at: at, kind: evCoord, to: coordinator, arg: c.tickID})

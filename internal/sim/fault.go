@@ -14,30 +14,34 @@ import (
 type FaultKind uint32
 
 const (
-	Kill      FaultKind = 1 << iota // F1, at once
-	KillInOp                        // F1, between two disk operations
-	KillAfter                       // F1, right after something changed
-	Power                           // F2, at once
-	PowerInOp                       // F2, between two disk operations
-	PowerMany                       // F3
-	Pause                           // F4
-	Split                           // F5: nodes into two groups
-	NoCoord                         // F5: a node without coordinator
-	OneWay                          // F6
-	SlowNet                         // F7
-	CoordAway                       // F9
-	CoordSlow                       // F10
-	DiskFull                        // F13
-	DiskError                       // F14
-	SlowDisk                        // F15
-	Restart                         // F19: controlled stops
-	KillMany                        // F1 for several at once
+	Kill       FaultKind = 1 << iota // F1, at once
+	KillInOp                         // F1, between two disk operations
+	KillAfter                        // F1, right after something changed
+	Power                            // F2, at once
+	PowerInOp                        // F2, between two disk operations
+	PowerMany                        // F3
+	Pause                            // F4
+	Split                            // F5: nodes into two groups
+	NoCoord                          // F5: a node without coordinator
+	OneWay                           // F6
+	SlowNet                          // F7
+	CoordAway                        // F9
+	CoordSlow                        // F10
+	DiskFull                         // F13
+	DiskError                        // F14
+	SlowDisk                         // F15
+	Restart                          // F19: controlled stops
+	KillMany                         // F1 for several at once
+	WallJump                         // F8: a wall clock, by hours
+	ClockRate                        // F8: a monotonic clock, faster or slower for a while
+	TimersLate                       // F8
 	faultKinds
 )
 
 var faultNames = []string{"F1 kill", "F1 kill in a disk operation", "F1 kill after a change", "F2 power cut", "F2 power cut in a disk operation",
 	"F3 power cut of many", "F4 pause", "F5 split", "F5 no coordinator", "F6 one way", "F7 slow network", "F9 coordinator away",
-	"F10 coordinator slow", "F13 disk full", "F14 disk error", "F15 slow disk", "F19 controlled stop", "F1 kill of many"}
+	"F10 coordinator slow", "F13 disk full", "F14 disk error", "F15 slow disk", "F19 controlled stop", "F1 kill of many",
+	"F8 wall clock jumps", "F8 clock drifts", "F8 timers late"}
 
 func (k FaultKind) String() string {
 	var s []string
@@ -199,6 +203,14 @@ func (w *world) inject(i int) {
 		case Restart:
 			heal = false
 			n.beginStop(f.For)
+		case WallJump:
+			heal = false
+			n.wall = w.jump(rng)
+		case ClockRate:
+			n.rate(w.now, rng.Int64N(100_001)-50_000)
+		case TimersLate:
+			n.late++
+			n.lateBy = pick(rng, 10*ms, 100*ms, sec)
 		}
 	}
 	switch f.Kind {
@@ -213,10 +225,20 @@ func (w *world) inject(i int) {
 		}
 	case CoordSlow:
 		w.net.slowCoord++
+	case WallJump:
+		if rng.IntN(3) == 0 {
+			w.coord.wall = w.jump(rng)
+		}
 	}
 	if heal {
 		w.post(event{at: w.now + f.For, kind: evHeal, to: everyone, arg: int64(i)})
 	}
+}
+
+// jump is what a wall clock shows from now on, compared with the others: hours more or
+// less, but no day, which is how long a producer that is silent is remembered.
+func (w *world) jump(r *rand.Rand) int64 {
+	return pick(r, ms, sec, 60*sec, 11*3600*sec) * (r.Int64N(2001) - 1000) / 1000
 }
 
 // oneWay cuts one direction between a node and some others; which, N says.
@@ -280,6 +302,12 @@ func (w *world) heal(i int) {
 			if n.slow--; n.slow <= 0 {
 				n.slow, n.slowBy = 0, 0
 			}
+		case ClockRate:
+			n.rate(w.now, 0)
+		case TimersLate:
+			if n.late--; n.late <= 0 {
+				n.late, n.lateBy = 0, 0
+			}
 		}
 	}
 	switch f.Kind {
@@ -303,9 +331,11 @@ func (w *world) beginCalm() {
 	w.calmFrom = w.now
 	w.tracef("CALM: faults end")
 	clear(w.net.cut)
+	clear(w.net.last) // what is minutes late by then holds nothing up
 	w.net.slowAll, w.net.slowCoord = 0, 0
 	for _, n := range w.nodes {
-		n.full, n.slow, n.slowBy = 0, 0, 0
+		n.full, n.slow, n.slowBy, n.late, n.lateBy = 0, 0, 0, 0, 0
+		n.rate(w.now, 0)
 		n.armed = armed{}
 		n.mem.SetHook(nil)
 		n.mem.SetCapacity(0)

@@ -172,10 +172,13 @@ func (n *network) send(m *message) {
 
 // spoil makes a fetch answer one that no follower may believe (F22). What it
 // changes is within a follower's reach: the bytes that a checksum covers, and base
-// offset and leader epoch where they contradict the request.
+// offset and leader epoch where they contradict the request or another batch.
 func (n *network) spoil(m *message) {
 	r, b := n.w.netRand, m.fetched.Records
 	n.w.cov.add("F22 spoiled answer")
+	// The first batch of a log that begins inside of it (A15) may be anywhere there, for
+	// all that its follower can tell, unless another one comes with it.
+	alone := record.Batch(b).BaseOffset() < m.fetched.Offset && record.Batch(b).Size() >= len(b)
 	// Any batch of the answer.
 	for r.IntN(3) > 0 && record.Batch(b).Size() < len(b) {
 		if next := record.Batch(b).Size(); len(b)-next >= record.HeaderSize {
@@ -183,7 +186,12 @@ func (n *network) spoil(m *message) {
 		}
 	}
 	size := min(record.Batch(b).Size(), len(b))
-	switch r.IntN(4) {
+	what := r.IntN(4)
+	if what == 1 && alone {
+		n.w.cov.add("F22 base offset that nothing contradicts")
+		what = 0
+	}
+	switch what {
 	case 0: // a flipped bit of what the checksum covers
 		b[21+r.IntN(size-21)] ^= 1 << r.IntN(8)
 	case 1: // another base offset

@@ -45,8 +45,9 @@ type node struct {
 	pausedTo int64
 	later    []event // what came while it was paused
 
-	// Its clock runs by ppm fast and shows any time at the start of a life.
-	ppm, skew int64
+	timepiece       // each life has a monotonic clock of its own
+	late      int   // faults under way
+	lateBy    int64 // timers, on average
 
 	dir         *replica.Dir
 	maps        *segment.Maps
@@ -117,7 +118,8 @@ type parked struct {
 // waiter is a produce that waits for its ack.
 type waiter struct {
 	isr.Waiter
-	m *message
+	m    *message
+	from int64
 }
 
 // roster is what a node knows of the others.
@@ -132,28 +134,26 @@ func (r *roster) Node(id int32) partition.Node {
 
 func newNode(w *world, id int32) *node {
 	n := &node{w: w, id: id, bootsAt: never}
-	n.mem = vfs.NewMem(vfs.MemOptions{Clock: func() time.Time { return epoch.Add(time.Duration(w.now)) }, Seed: w.o.Seed<<8 | uint64(id)})
+	n.mem = vfs.NewMem(vfs.MemOptions{Clock: func() time.Time { return epoch.Add(time.Duration(w.now + n.wall)) }, Seed: w.o.Seed<<8 | uint64(id)})
 	return n
 }
 
 func (n *node) String() string { return fmt.Sprintf("n%d", n.id) }
 
 // clock is the node's own.
-func (n *node) clock() time.Time { return n.clockAt(n.w.now) }
+func (n *node) clock() time.Time { return n.at(n.w.now) }
 
-func (n *node) clockAt(t int64) time.Time {
-	return epoch.Add(time.Duration(t + t/1e6*n.ppm + n.skew))
-}
-
-// virtual is when its clock shows t, or a little later.
+// virtual is when a timer that is set to t by its clock rings: then, or later.
 func (n *node) virtual(t time.Time) int64 {
-	local := int64(t.Sub(epoch)) - n.skew
-	at := local - local/(1e6+n.ppm)*n.ppm
-	at += 1000 // rounding
-	if n.w.c.has(LateTimers) && !n.w.calm && n.w.nodeRand.IntN(4) == 0 {
-		at += exp(n.w.nodeRand, 30*ms)
+	w, at := n.w, n.when(t)
+	if w.c.has(LateTimers) && !w.calm && w.nodeRand.IntN(4) == 0 {
+		at += exp(w.nodeRand, 30*ms)
 	}
-	return max(at, n.w.now)
+	if n.late > 0 {
+		w.cov.add("timer late by a fault")
+		at += exp(w.nodeRand, n.lateBy)
+	}
+	return max(at, w.now)
 }
 
 func (n *node) post(at int64, k kind, part int32, arg int64) {
@@ -232,10 +232,11 @@ func (n *node) boot() {
 	}
 	n.revision, n.registered, n.brokerEpoch, n.watch = 0, 0, -1, 0
 	n.lease, n.leaseSent = isr.Lease{}, -1
-	n.skew, n.ppm = 0, 0
+	n.shown, n.from, n.ppm = 0, w.now, 0
 	if w.c.has(Drift) {
+		w.cov.add("F8 clock of a life drifts")
 		n.ppm = w.nodeRand.Int64N(20_001) - 10_000
-		n.skew = w.nodeRand.Int64N(1000*sec) - 500*sec
+		n.shown = w.nodeRand.Int64N(1000*sec) - 500*sec
 	}
 	var fsys vfs.FS = n.mem
 	if w.c.kinds&DiskError != 0 && !w.calm {
@@ -494,7 +495,7 @@ func (n *node) onKeepAlive(m *message) {
 		sent := m.body.(int64)
 		if sent > n.leaseSent {
 			n.leaseSent = sent
-			n.lease.Set(n.clockAt(sent).Add(time.Duration(w.c.ttl - w.c.ttl/5)))
+			n.lease.Set(n.at(sent).Add(time.Duration(w.c.ttl - w.c.ttl/5)))
 		}
 	case partition.IneligibleReplica:
 		w.cov.add("keep-alive: fenced")
@@ -852,7 +853,7 @@ func (n *node) onProduce(m *message) {
 		answer(partition.NotLeader)
 		return
 	}
-	wt := &waiter{m: m}
+	wt := &waiter{m: m, from: w.now}
 	wt.Driver = wt
 	err := pt.p.Produce(q.batch, replica.Client, q.acks, time.Duration(q.timeout), &wt.Waiter, n.clock(), pt.fx)
 	if err != nil {
@@ -894,6 +895,9 @@ func (pt *part) ack(wt *waiter) {
 		}
 	} else {
 		w.cov.add("A2 ack " + short(wt.Err))
+		if errors.Is(wt.Err, partition.RequestTimedOut) {
+			w.check(w.now-wt.from >= q.timeout*9/10, "A2", "node %d partition %d: an append times out after %v, it may wait %v", n.id, pt.num, time.Duration(w.now-wt.from), time.Duration(q.timeout))
+		}
 	}
 	w.net.send(r)
 }
