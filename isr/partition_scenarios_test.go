@@ -153,8 +153,10 @@ func TestS06_MinISRAboveReplicas(t *testing.T) {
 
 func TestS07_InvalidAcks(t *testing.T) {
 	d := newDesk(t, never)
-	if _, err := d.produce(2); err != partition.InvalidRequiredAcks || d.log.LogEndOffset() != 0 {
-		t.Errorf("%v, log ends at %d", err, d.log.LogEndOffset())
+	for _, acks := range []int16{2, -2, 32767, -32768} {
+		if _, err := d.produce(acks); err != partition.InvalidRequiredAcks || d.log.LogEndOffset() != 0 {
+			t.Errorf("acks %d: %v, log ends at %d", acks, err, d.log.LogEndOffset())
+		}
 	}
 }
 

@@ -388,6 +388,8 @@ func (s *stage) take(m *letter) (said string) {
 	switch {
 	case a.Code != partition.OK:
 		return a.Code.String()
+	case !a.Diverging && (a.HighWatermark < a.LogStart || a.HighWatermark > a.LEO):
+		s.never("I9: %v answers log start %d, hw %d, end %d", m.to, a.LogStart, a.HighWatermark, a.LEO)
 	case a.Diverging:
 		return fmt.Sprintf("diverges, epoch %d ends at %d", a.DivergingEpoch, a.DivergingEnd)
 	}
