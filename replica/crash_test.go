@@ -333,9 +333,11 @@ func (f crash) explain(l *Log) (*model, error) {
 	}
 	if f.restart {
 		at := a.start
+		empty := a.clone()
+		empty.raised = b.start <= at && at <= b.end // or it is what is left of the log before
 		cases = []possible{
 			{b, b.start, min(bound(b), max(at, b.start)), b.end},
-			{a, at, at, a.end},
+			{empty, at, at, a.end},
 		}
 		if b.start <= at && at <= b.end {
 			cases = append(cases, possible{b, at, at, b.end})

@@ -238,7 +238,8 @@ type rig struct {
 	waited  bool
 	views   []heldView
 	backups []backup
-	copies  int // backups ever made
+	copies  int  // backups ever made
+	wide    bool // a leader's gaps are wider than a segment now and then
 	history []string
 	builder record.Builder
 
@@ -299,6 +300,7 @@ func newRig(seed uint64) *rig {
 		r.o.Config = &c
 		r.o.RetentionInterval = time.Millisecond
 	}
+	r.wide = r.rng.IntN(4) == 0
 	r.note("seed %d: sync %v, sole %v, segments of %d, index interval %d, config %+v", seed, r.o.Sync, r.o.Sole, r.o.SegmentBytes, r.o.IndexIntervalBytes, r.o.Config)
 	r.m = &model{mode: r.o.Sync, sole: r.o.Sole, held: -1, epoch: -1}
 	r.doing = state{before: r.m, after: r.m}
@@ -526,8 +528,8 @@ func (r *rig) appendFollower() {
 		case 1, 2, 3:
 			base += r.rng.Int64N(20)
 		case 4:
-			if r.rng.IntN(10) == 0 {
-				base += 1<<31 + r.rng.Int64N(100)
+			if r.wide || r.rng.IntN(10) == 0 {
+				base += []int64{1 << 31, 1 << 32, 1 << 40}[r.rng.IntN(3)] + r.rng.Int64N(100)
 			}
 		case 5:
 			epoch--

@@ -973,6 +973,9 @@ func (r *recovery) publish() error {
 	}
 	l.segments.Store(&r.list)
 	l.active.Store(r.list[len(r.list)-1])
+	// Of a log that must not be written the end behind a wide gap that an interrupted
+	// cut left is not shown: nothing lies in there.
+	r.end = min(r.end, l.trueEnd())
 	start := min(r.logStart(), r.end)
 	l.logStart.Store(start)
 	// What was read after another boot came from the disk. Of a damaged log all
@@ -1068,6 +1071,9 @@ func (r *recovery) asClosed() bool {
 		if !s.IsKnown() {
 			return false
 		}
+	}
+	if r.list[n-1].End() < r.end {
+		return false // behind a wide gap an empty segment is due
 	}
 	if p := &r.l.prod; p.some.Load() && p.written != r.end {
 		return false // the next close has files to write
@@ -1215,6 +1221,17 @@ func (r *recovery) settle() error {
 		r.list = append(r.list, s)
 	} else if err := r.rewrite(); err != nil {
 		return err
+	}
+	if last := r.list[len(r.list)-1]; last.End() < r.end { // as in cut
+		if err := settleSealed(last); err != nil {
+			return err
+		}
+		s, err := l.firstSegment(r.end)
+		if err != nil {
+			return err
+		}
+		r.list = append(r.list, s)
+		r.garbage = false
 	}
 	l.sync.settled.Store(st.settledEnd)
 	synced := st.syncedEnd

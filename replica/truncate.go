@@ -207,6 +207,11 @@ func (l *Log) cut(to int64) error {
 	if err == nil {
 		err = s.Reload()
 	}
+	if err == nil && s.End() < to {
+		if err = settleSealed(s); err == nil {
+			s, err = l.endBehind(kept, to)
+		}
+	}
 	if err == nil {
 		err = l.rebuildProducers(to)
 	}
@@ -419,7 +424,23 @@ func (l *Log) endCut() {
 	l.storeSlot()
 }
 
-// firstSegment makes the only segment of an empty log. Appends are kept out.
+// endBehind has a log end further behind the base of its last segment than that can
+// say: an empty one begins there, as in Kafka. The last is settled and appends are
+// kept out.
+func (l *Log) endBehind(list []*segment.Segment, end int64) (*segment.Segment, error) {
+	list[len(list)-1].Seal()
+	s, err := l.firstSegment(end)
+	if err != nil {
+		return list[len(list)-1], err
+	}
+	list = append(list[:len(list):len(list)], s)
+	l.segments.Store(&list)
+	l.active.Store(s)
+	return s, nil
+}
+
+// firstSegment makes an empty segment, of a log without another one or behind a wide
+// gap. Appends are kept out.
 func (l *Log) firstSegment(offset int64) (s *segment.Segment, err error) {
 	if s = l.next.Swap(nil); s == nil {
 		if s, err = segment.Create(l.dir, l.so, 1, false); err != nil {

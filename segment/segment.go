@@ -92,8 +92,8 @@ type Segment struct {
 	base int64
 	cap  int64
 
-	// pub is what readers may see: (end − base) << 32 | size. One word, so that
-	// offset and position always belong together.
+	// pub is what readers may see: (end − base) << 32 | size, the former at most 2^31.
+	// One word, so that offset and position always belong together.
 	pub atomic.Uint64
 	// allocated is the size of the file: blocks exist below it.
 	allocated atomic.Int64
@@ -334,15 +334,14 @@ const tsUnread = record.NoTimestamp - 1
 // MaxTimestamp is the largest timestamp in it in ms, −1 if none is known.
 func (s *Segment) MaxTimestamp() int64 { return max(s.maxTs.Load(), record.NoTimestamp) }
 
-// Publish sets what readers may see.
+// Publish sets what readers may see. An end that lies behind a gap, out of reach of
+// the segment's own offsets, is lowered to where they end: another segment begins
+// there.
 func (s *Segment) Publish(end, size int64) {
 	if invariant.On {
-		// The end may lie behind a gap wider than the offsets of a segment, 2^31: a
-		// truncation to the base of what came next leaves one.
-		invariant.Check(end >= s.base && end-s.base < 1<<32 && size >= 0 && size < 1<<31,
-			"segment %d: publish end %d size %d", s.base, end, size)
+		invariant.Check(end >= s.base && size >= 0 && size < 1<<31, "segment %d: publish end %d size %d", s.base, end, size)
 	}
-	s.pub.Store(uint64(end-s.base)<<32 | uint64(size))
+	s.pub.Store(uint64(min(end-s.base, MaxRelative+1))<<32 | uint64(size))
 }
 
 // Fits reports whether a batch of n bytes that ends at lastOffset may go into
