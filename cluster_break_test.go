@@ -599,6 +599,39 @@ func TestBreakLastISR(t *testing.T) {
 	caughtUp(t, h)
 }
 
+// TestBreakLeaderFolder: a leader whose files are cut or gone does not keep the lead once
+// it cannot append.
+func TestBreakLeaderFolder(t *testing.T) {
+	for what, do := range map[string]func(dir string) error{
+		"folder deleted": os.RemoveAll,
+		"log cut":        func(dir string) error { return os.Truncate(filepath.Join(dir, "00000000000000000000.log"), 0) },
+		"slot cut":       func(dir string) error { return os.Truncate(filepath.Join(dir, "tidemark.slot"), 0) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			c := openCluster(t, dir, tidemark.ClusterOptions{LagMax: 200 * time.Millisecond,
+				Log: tidemark.Options{Sync: tidemark.Never, SegmentBytes: 64 << 10, PopulateBytes: 1}})
+			h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}})
+			caughtUp(t, h)
+			acked := 0
+			add := func() {
+				if _, err := h.Produce(within(t), tidemark.AcksAll, tidemark.Record{Value: make([]byte, 5000)}); err == nil {
+					acked++
+				}
+			}
+			add()
+			must(t, do(filepath.Join(dir, "node-0", "x-0")))
+			eventually(t, "another leads", func() bool { add(); return h.State().Leader > 0 })
+			add()
+			inSync(t, h, 1, 2)
+			if got := len(values(t, h)); got < acked {
+				t.Errorf("%d records; %d were acknowledged", got, acked)
+			}
+		})
+	}
+}
+
 // TestBreakReplicaNotMade: a node that cannot make its replica leads nothing by it.
 func TestBreakReplicaNotMade(t *testing.T) {
 	dir := t.TempDir()

@@ -3,6 +3,7 @@
 package tidemark_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -311,8 +312,28 @@ func TestOtherFilesCutByAnother(t *testing.T) {
 	}
 }
 
+// big is more than a full disk takes.
+var big = tidemark.Record{Value: make([]byte, 64<<10)}
+
+// fillUp appends until the leader's disk is full, and returns how many it took.
+func fillUp(t *testing.T, h *tidemark.Partition) (n int) {
+	t.Helper()
+	for range 20 {
+		if _, err := h.Produce(within(t), tidemark.AcksAll, big); err != nil {
+			if !errors.Is(err, tidemark.ErrNoRoom) || !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("a full leader: %v", err)
+			}
+			return n
+		}
+		n++
+	}
+	t.Fatal("the disk does not fill")
+	return n
+}
+
 // TestBreakFullDisk: a follower whose disk is full leaves the ISR and comes back when
-// there is room; a leader whose disk is full refuses appends and loses nothing.
+// there is room. A leader whose disk is full refuses appends, and after LagMax another
+// leads, with all there was.
 func TestBreakFullDisk(t *testing.T) {
 	disk := mount(t, "tmpfs", 16<<20)
 	dir := t.TempDir()
@@ -324,31 +345,67 @@ func TestBreakFullDisk(t *testing.T) {
 	caughtUp(t, h)
 	caughtUp(t, lead)
 	release := fill(t, disk, 0)
-	big := tidemark.Record{Value: make([]byte, 64<<10)}
 	for i := range 12 {
 		if _, err := h.Produce(within(t), tidemark.AcksAll, big); err != nil {
 			t.Fatalf("with a full follower: %d: %v", i, err)
 		}
 	}
 	inSync(t, h, 0, 2)
-	acked, full := 0, error(nil)
-	for range 12 {
-		if _, err := lead.Produce(within(t), tidemark.AcksAll, big); err != nil {
-			full = err
-			break
-		}
-		acked++
+	acked := fillUp(t, lead)
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
+	must(t, err)
+	defer p.Close()
+	if _, err := p.Produce(within(t), lead, big); err != nil { // sends it again until another leads
+		t.Error(err)
 	}
-	if !errors.Is(full, syscall.ENOSPC) {
-		t.Errorf("a full leader: %v", full)
+	if s := lead.State(); s.Leader != 0 {
+		t.Errorf("%+v; want leader 0", s)
 	}
+	inSync(t, lead, 0, 2)
 	release()
 	caughtUp(t, h)
-	if _, err := lead.Produce(within(t), tidemark.AcksAll, big); err != nil {
-		t.Errorf("with room again: %v", err)
-	}
+	caughtUp(t, lead)
 	if got := len(values(t, lead)); got != acked+1 {
 		t.Errorf("%d records; want %d", got, acked+1)
 	}
-	caughtUp(t, lead)
+}
+
+// TestBreakFullDisks: while no replica has room the leader stays; it goes on once there
+// is some.
+func TestBreakFullDisks(t *testing.T) {
+	disk := mount(t, "tmpfs", 32<<20)
+	const lag = 50 * time.Millisecond
+	dir := t.TempDir()
+	for n := range 3 { // the coordinator has another disk
+		node := fmt.Sprint("node-", n)
+		must(t, os.Mkdir(filepath.Join(disk, node), 0o755))
+		must(t, os.Symlink(filepath.Join(disk, node), filepath.Join(dir, node)))
+	}
+	c := openCluster(t, dir, tidemark.ClusterOptions{LagMax: lag,
+		Log: tidemark.Options{Sync: tidemark.Never, SegmentBytes: 256 << 10, PopulateBytes: 1}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{})
+	caughtUp(t, h)
+	release := fill(t, disk, 0)
+	acked := fillUp(t, h)
+	before := h.State()
+	for until := time.Now().Add(10 * lag); time.Now().Before(until); time.Sleep(lag / 10) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		_, err := h.Produce(ctx, tidemark.AcksAll, big)
+		if cancel(); !errors.Is(err, tidemark.ErrNoRoom) {
+			t.Fatalf("on full disks: %v", err)
+		}
+	}
+	if got := len(values(t, h)); got != acked {
+		t.Errorf("%d records can be read; want %d", got, acked)
+	}
+	if s := h.State(); s.Leader != before.Leader || s.LeaderEpoch != before.LeaderEpoch {
+		t.Errorf("%+v follows %+v though nobody has room", s, before)
+	}
+	if n := h.Stats().Leading.NoRoom; n < 10 {
+		t.Errorf("%d appends found no room", n)
+	}
+	release()
+	if _, err := h.Produce(within(t), tidemark.AcksAll, big); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
 }

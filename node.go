@@ -461,7 +461,7 @@ func (n *Node) stop(ctx context.Context) error {
 	f.mu.Lock()
 	parts := slices.Collect(maps.Values(f.parts))
 	f.mu.Unlock()
-	inParallel(16, parts, func(p *part) { p.handOver(ctx) })
+	inParallel(16, parts, func(p *part) { p.stepDown(ctx) })
 	n.c.ctl.Fence(n.id, f.epoch, time.Now())
 	n.life.Store(nil)
 	return f.close()

@@ -2,6 +2,8 @@ package tidemark
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +34,7 @@ type part struct {
 	due     alarm
 	task    task // the pump
 	asks    task // messages to the coordinator
+	relief  task // have another lead where there is room
 
 	mu     sync.Mutex // the pump; guards what follows
 	ended  bool
@@ -47,6 +50,8 @@ type part struct {
 	at     isr.Effects // of what was asked of the leader
 
 	synced isr.Effects // of who leads a sync
+
+	handing sync.Mutex // one handover at a time
 
 	say struct {
 		mu       sync.Mutex
@@ -74,7 +79,7 @@ func newPart(f *life, h *Partition, l *Log) *part {
 	c := f.n.c
 	p := &part{f: f, h: h, log: l, leader: partition.None}
 	p.due.fire = p.ring
-	p.task.run, p.asks.run = p.runPump, p.runAsks
+	p.task.run, p.asks.run, p.relief.run = p.runPump, p.runAsks, p.runRelief
 	name := h.name.String()
 	p.fetcher = replica.NewFetcher(l.log, replica.FetcherOptions{ID: h.id, Name: name, Node: f.n.id, BrokerEpoch: f.epoch,
 		Session: uint64(f.epoch) << 32, Recovery: c.o.Recovery, MaxBytes: int32(c.o.FetchBytes), Backoff: c.o.FetchBackoff, Logger: c.o.Logger})
@@ -311,6 +316,9 @@ func (p *part) apply(fx *isr.Effects, inline bool) {
 	if fx.Sync {
 		p.f.crew.do(&p.log.sync)
 	}
+	if fx.Relief {
+		p.f.crew.do(&p.relief)
+	}
 	if fx.Moved != 0 {
 		p.h.moved(changeOf(fx.Moved))
 	}
@@ -374,72 +382,125 @@ func (l *Log) isClosing() bool {
 	return l.commit.closing
 }
 
-// handOver gives what this replica leads to another, once that has all of it (A14).
-func (p *part) handOver(ctx context.Context) {
+// successors are the members of the ISR that may lead in the place of this replica, the
+// preferred one first.
+func (p *part) successors(s *isr.Status) (list []int32) {
+	for _, id := range s.Record.Replicas {
+		n := p.f.Node(id)
+		if m, in := partition.Find(s.Committed, id); in && id != p.f.n.id && n.Eligible(m.BrokerEpoch) {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// handOver gives what this replica leads to another, once that has all of it (A14), and
+// leads on if that takes too long.
+func (p *part) handOver(ctx context.Context, to int32, wait time.Duration, why error) error {
+	p.handing.Lock()
+	defer p.handing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	epoch := p.p.Status().LeaderEpoch
+	p.resign(why)
+	err := p.awaitFollowers(ctx, to)
+	if err == nil {
+		a := p.f.n.c.ctl.Handover(p.h.id, p.f.n.id, p.f.epoch, to, epoch, time.Now())
+		if a.Code == partition.OK && a.Record != nil {
+			p.take(a.Record)
+			p.h.take(a.Record)
+			return nil
+		}
+		err = a.Code
+	}
+	p.p.Resume()
+	p.h.moved(ChangedLeader)
+	return fmt.Errorf("hand partition %s over from node %d to %d: %w", p.h.name, p.f.n.id, to, err)
+}
+
+// stepDown ends leading for good, and hands over if anybody may lead instead.
+func (p *part) stepDown(ctx context.Context) {
 	s := p.p.Status()
 	if s.Role != isr.Leading {
 		return
 	}
-	to := partition.None
-	for _, id := range s.Record.Replicas {
-		m, in := partition.Find(s.Committed, id)
-		if n := p.f.Node(id); in && id != p.f.n.id && n.Eligible(m.BrokerEpoch) {
-			to = id
-			break
+	for _, to := range p.successors(&s) {
+		// Who is in sync is not further behind than that.
+		if err := p.handOver(ctx, to, p.f.n.c.o.LagMax, ErrNodeDown); err != nil {
+			p.f.n.c.o.Logger.Warn("lead not handed over", "node", p.f.n.id, "err", err)
+			continue
 		}
-	}
-	if to == partition.None {
 		return
 	}
-	p.resign()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if p.awaitFollowers(ctx, to) {
-		a := p.f.n.c.ctl.Handover(p.h.id, p.f.n.id, p.f.epoch, to, s.LeaderEpoch, time.Now())
-		if a.Code == partition.OK && a.Record != nil {
-			p.take(a.Record)
-			return
+	p.resign(ErrNodeDown)
+}
+
+// runRelief hands over to a replica that has room for appends, which this one has not.
+func (p *part) runRelief() {
+	s := p.p.Status()
+	if s.Role != isr.Leading || s.Resigned != nil {
+		return
+	}
+	log := p.f.n.c.o.Logger.With("node", p.f.n.id, "partition", p.h.name.String())
+	for _, to := range p.successors(&s) {
+		x := p.h.parts[to].Load()
+		if x == nil || !slices.ContainsFunc(s.Followers, func(f isr.FollowerStatus) bool { return f.Node == to && f.LEO == s.LEO }) {
+			continue
 		}
-		p.f.n.c.o.Logger.Warn("handover refused", "node", p.f.n.id, "partition", p.h.name.String(), "to", to, "code", a.Code.String())
+		err := x.log.log.Room() // asked of its node
+		if err == nil {
+			if err = p.handOver(context.Background(), to, time.Second, replica.ErrNoRoom); err == nil {
+				log.Warn("lead handed over for want of room", "to", to)
+				return
+			}
+		}
+		log.Warn("lead not handed over for want of room", "to", to, "err", err)
 	}
 }
 
 // settle takes no more appends, and waits until all followers that are up and may lead
 // next have what there is.
 func (p *part) settle(ctx context.Context) {
-	if s := p.p.Status(); s.Role == isr.Leading {
-		p.resign()
-		p.awaitFollowers(ctx, partition.None)
+	p.handing.Lock()
+	defer p.handing.Unlock()
+	if p.p.Status().Role == isr.Leading {
+		p.resign(ErrNodeDown)
+		if err := p.awaitFollowers(ctx, partition.None); err != nil {
+			p.f.n.c.o.Logger.Warn("closed before all replicas have what there is", "node", p.f.n.id, "partition", p.h.name.String(), "err", err)
+		}
 	}
 }
 
-func (p *part) resign() {
+func (p *part) resign(why error) {
 	var fx isr.Effects
-	p.p.Resign(time.Now(), ErrNodeDown, &fx)
+	p.p.Resign(time.Now(), why, &fx)
 	p.apply(&fx, false)
 }
 
 // awaitFollowers waits until a follower, or with None all that are up and in sync, have
 // confirmed everything.
-func (p *part) awaitFollowers(ctx context.Context, id int32) bool {
+func (p *part) awaitFollowers(ctx context.Context, id int32) error {
 	for {
 		s := p.p.Status()
 		if s.Role != isr.Leading {
-			return false
+			return NotLeader
 		}
 		behind := false
 		for _, f := range s.Followers {
+			if id == f.Node && !f.InISR {
+				return partition.IneligibleReplica
+			}
 			if (id == f.Node || id == partition.None && f.InISR && p.h.parts[f.Node].Load() != nil) && f.LEO < s.LEO {
 				behind = true
 			}
 		}
 		if !behind {
-			return true
+			return nil
 		}
 		p.h.wakeAll()
 		select {
 		case <-ctx.Done():
-			return false
+			return fmt.Errorf("followers are behind %d: %w", s.LEO, ctx.Err())
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -450,12 +511,11 @@ func (p *part) end(why error, how func(*replica.Log) error) error {
 	p.h.parts[p.f.n.id].CompareAndSwap(p, nil)
 	p.f.crew.stop(&p.task)
 	p.f.crew.stop(&p.asks)
+	p.f.crew.stop(&p.relief)
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
-	var fx isr.Effects
-	p.p.Resign(time.Now(), why, &fx)
-	p.apply(&fx, false)
+	p.resign(why)
 	p.fetcher.Stop()
 	return p.log.end(func() error { return how(p.log.log) })
 }

@@ -319,8 +319,9 @@ func (h *Partition) begin(ctx context.Context, acks Acks, x payload, waits bool)
 // slices are not kept. It waits for a leader while there is none; a deadline of ctx,
 // or else 30 s, bounds the wait for the ack.
 //
-// Errors after which nothing was appended: NotEnoughReplicas; ErrTooManyWaiters and
-// those of [Log.Append]; of ctx together with NotLeader; ErrClosed. Errors after
+// Errors after which nothing was appended: NotEnoughReplicas; ErrTooManyWaiters;
+// ErrNoRoom, until the leader has room again or, after LagMax, another leads that has, and
+// others of [Log.Append]; of ctx together with NotLeader; ErrClosed. Errors after
 // which the records may be in the log or not, and may be read later: NotLeader,
 // RequestTimedOut, NotEnoughAfterAppend and an error of ctx alone. To append them
 // again then may be to append them twice: see [Cluster.NewProducer].

@@ -413,7 +413,7 @@ func (l *lane) settle(i int) {
 // retriable reports whether another attempt may do better.
 func retriable(err error) bool {
 	for _, e := range []error{NotLeader, RequestTimedOut, NotEnoughReplicas, NotEnoughAfterAppend, isr.ErrTooManyWaiters,
-		partition.StorageError, replica.ErrClosed, replica.ErrBusy, replica.ErrHeld, replica.ErrFailed} {
+		partition.StorageError, replica.ErrClosed, replica.ErrBusy, replica.ErrHeld, replica.ErrFailed, replica.ErrNoRoom} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -65,6 +65,7 @@ var (
 	ErrClosed     = replica.ErrClosed
 	ErrOutOfRange = replica.ErrOutOfRange
 	ErrFailed     = replica.ErrFailed
+	ErrNoRoom     = replica.ErrNoRoom // a full disk, or another lack of the file system's; nothing was appended
 	ErrReadOnly   = replica.ErrReadOnly
 	ErrCorrupt    = replica.ErrCorrupt
 	ErrTooLarge   = replica.ErrTooLarge
@@ -304,9 +305,9 @@ func (l *Log) wakeTails() {
 // slices are not kept.
 //
 // Errors: ErrTooLarge; *record.ClientError for a timestamp beyond
-// TimestampAhead; ErrClosed; ErrReadOnly; *CorruptError for a damaged log; an
-// error of the file system such as a full disk, after which nothing was
-// appended and the log goes on; ErrFailed after a failed write or sync, and from
+// TimestampAhead; ErrClosed; ErrReadOnly; *CorruptError for a damaged log;
+// ErrNoRoom beside an error of the file system such as a full disk, after which
+// nothing was appended and the log goes on; ErrFailed after a failed write or sync, and from
 // then on for every append: what was appended but not acknowledged may or may
 // not be there after the log is opened again.
 func (l *Log) Append(recs ...Record) (base int64, err error) {

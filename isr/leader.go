@@ -21,6 +21,10 @@ type leader struct {
 	alterAt   time.Time
 	proposeAt time.Time
 
+	// reliefAt is when another shall lead if appends find no room until then: LagMax after
+	// the first that did not, and after each attempt; zero: they do.
+	reliefAt time.Time
+
 	lagAt time.Time // when followers are looked at next (A6); zero: all have caught up
 
 	all, own waiters   // appends that wait for the high watermark, and for the own counted end
@@ -406,6 +410,22 @@ func (p *Partition) checkLogLocked(now time.Time, fx *Effects) {
 	} else if d := p.o.Log.Damage(); d != nil {
 		p.breakLocked(d, now, fx)
 	}
+}
+
+// noRoomLocked takes note of an append that found no room. Nothing is wrong with what
+// the replica has, so it leads on for a while: there may be some again, or nowhere else
+// either.
+func (p *Partition) noRoomLocked(why error, now time.Time, fx *Effects) {
+	p.n.NoRoom++
+	switch {
+	case p.reliefAt.IsZero():
+		p.o.Logger.Warn("leader has no room for appends", "partition", p.o.Name, "epoch", p.view.LeaderEpoch, "err", why)
+	case now.Before(p.reliefAt):
+		return
+	default:
+		fx.Relief = p.committed > 1
+	}
+	p.reliefAt = now.Add(p.o.LagMax)
 }
 
 func (p *Partition) wakeLocked(f *follower, fx *Effects) {

@@ -98,9 +98,14 @@ type Effects struct {
 	// (R24). Tick says it again until a newer record arrives.
 	Decline      bool
 	DeclineEpoch int32
-	Follow       bool // the fetcher may have something to do: call its Next
-	Sync         bool // the log has something to sync that somebody waits for
-	Moved        Moved
+	// Relief: appends have found no room for LagMax, while others are in sync. If one
+	// of these has room (replica.Log.Room, asked of its node), hand over to it (A14): Resign,
+	// have it get everything, Controller.Handover; and Resume if that does not come about.
+	// Asked for again after LagMax.
+	Relief bool
+	Follow bool // the fetcher may have something to do: call its Next
+	Sync   bool // the log has something to sync that somebody waits for
+	Moved  Moved
 	// Tick, if not zero, is when Tick is to be called at the latest.
 	Tick time.Time
 }
@@ -524,6 +529,7 @@ type Counters struct {
 	Diverging, Rejected           int64
 	Dropped                       int64 // out of order (R29)
 	Led, Declined                 int64
+	NoRoom                        int64 // appends that found none
 }
 
 // Status returns a snapshot.

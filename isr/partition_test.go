@@ -720,3 +720,48 @@ func TestLeadOnFullDisk(t *testing.T) {
 		})
 	}
 }
+
+// A leader that has had no room for LagMax asks to be relieved, and again after that
+// time, unless it has taken an append meanwhile or is alone.
+func TestRelief(t *testing.T) {
+	d := newDesk(t, deskOptions{minISR: 1, sync: replica.Never, segment: 8 << 10})
+	refused := func(after time.Duration, want bool) {
+		t.Helper()
+		d.now = d.now.Add(after)
+		if _, err := d.produce(1); !errors.Is(err, replica.ErrNoRoom) || !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("append on a full disk: %v", err)
+		}
+		if d.fx.Relief != want {
+			t.Errorf("relief: %v; want %v", d.fx.Relief, want)
+		}
+	}
+	d.mem.SetCapacity(d.mem.Used())
+	for range 1000 {
+		if _, err := d.produce(1); err != nil {
+			break
+		}
+	}
+	refused(lagMax-1, false)
+	if err := d.log.Room(); !errors.Is(err, replica.ErrNoRoom) {
+		t.Errorf("room: %v", err)
+	}
+	refused(1, true)
+	refused(lagMax-1, false)
+	refused(1, true)
+	d.mem.SetCapacity(0)
+	if err := d.log.Room(); err != nil {
+		t.Errorf("room: %v", err)
+	}
+	d.mustProduce(1)
+	d.mem.SetCapacity(d.mem.Used())
+	for err := error(nil); err == nil; {
+		_, err = d.produce(1)
+	}
+	refused(lagMax-1, false)
+	refused(1, true)
+	d.update(func(r *partition.Record) { r.ISR = r.ISR[:1] })
+	refused(lagMax, false)
+	if d.p.Status().Role != Leading || d.p.Status().Counters.NoRoom != 9 {
+		t.Errorf("%+v", d.p.Status())
+	}
+}

@@ -1,6 +1,7 @@
 package isr
 
 import (
+	"errors"
 	"time"
 
 	"github.com/tidemark-log/tidemark/partition"
@@ -127,13 +128,16 @@ func (p *Partition) appended(a replica.Appended, err error, acks int16, timeout 
 		if w != nil {
 			p.waiting--
 		}
-		p.checkLogLocked(now, fx)
+		if p.checkLogLocked(now, fx); p.broken == nil && errors.Is(err, replica.ErrNoRoom) {
+			p.noRoomLocked(err, now, fx)
+		}
 		return err
 	}
 	if a.Duplicate {
 		p.n.Duplicates++
 	} else {
 		p.n.Appends++
+		p.reliefAt = time.Time{}
 		for i := range p.followers {
 			p.wakeLocked(&p.followers[i], fx)
 		}

@@ -48,8 +48,8 @@ var errNoEpoch = errors.New("no leader epoch has begun")
 // slices are not kept. It never waits for the disk.
 //
 // Errors: ErrTooLarge and a *record.ClientError for a key or timestamp that the
-// configuration refuses (nothing changed); an error of the file system at
-// allocation, such as a full disk (nothing changed, not sticky); ErrFailed,
+// configuration refuses (nothing changed); ErrNoRoom beside an error of the file
+// system at allocation, such as a full disk (nothing changed, not sticky); ErrFailed,
 // ErrClosed, ErrReadOnly, ErrHeld, *CorruptError.
 func (l *Log) AppendRecords(recs []record.Record, now time.Time) (a Appended, err error) {
 	nowMs := now.UnixMilli()
@@ -254,13 +254,44 @@ func (l *Log) grow(s *segment.Segment, n int64) error {
 		return nil // the caller looks again
 	}
 	if err := l.wake(); err != nil {
-		return fmt.Errorf("append: %w", err)
+		return fmt.Errorf("append: %w: %w", ErrNoRoom, err)
 	}
 	if s != l.active.Load() {
 		return nil
 	}
 	if err := s.Grow(n); err != nil && !errors.Is(err, segment.ErrFull) {
-		return fmt.Errorf("append: %w", err)
+		return fmt.Errorf("append: %w: %w", ErrNoRoom, err)
+	}
+	return nil
+}
+
+// Room returns why the log has no room now for the largest batch there may be and for
+// the beginning of a leader epoch, nil if it has: whoever is about to be made the
+// leader is asked before. It allocates what that append would, and may wait for the
+// disk.
+func (l *Log) Room() error {
+	if err := l.writable(); err != nil {
+		return err
+	}
+	c := l.cfg.Load()
+	n := int64(min(c.MaxBatchBytes, c.SegmentBytes))
+	l.maint.Lock()
+	defer l.maint.Unlock()
+	s := l.active.Load()
+	var err error
+	if s.Cap()-s.Size() >= n {
+		err = l.grow(s, n)
+	} else {
+		err = l.prepare(n)
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.epochs.rewrite(); err != nil {
+		if sticks(err) {
+			return l.fail("write leader epochs", err)
+		}
+		return fmt.Errorf("%w: %w", ErrNoRoom, err)
 	}
 	return nil
 }
@@ -271,7 +302,7 @@ func (l *Log) prepare(need int64) error {
 		return ErrClosed
 	}
 	if err := l.wake(); err != nil {
-		return fmt.Errorf("append: %w", err)
+		return fmt.Errorf("append: %w: %w", ErrNoRoom, err)
 	}
 	if next := l.next.Load(); next != nil {
 		if next.Cap() >= need && next.Allocated() >= need || !l.next.CompareAndSwap(next, nil) {
@@ -284,7 +315,7 @@ func (l *Log) prepare(need int64) error {
 	follows := l.active.Load().Size() >= readySize
 	s, err := segment.Create(l.dir, l.so, need, follows)
 	if err != nil {
-		return fmt.Errorf("prepare segment: %w", err)
+		return fmt.Errorf("prepare segment: %w: %w", ErrNoRoom, err)
 	}
 	l.nextPop = 0
 	if follows {
@@ -308,7 +339,7 @@ func (l *Log) rollLocked(base int64) error {
 	list = list[:len(list):len(list)]
 	replaced := old.Size() == 0 && old.Base() == base
 	if err := s.Activate(base); err != nil {
-		return fmt.Errorf("roll: %w", err) // nothing changed
+		return fmt.Errorf("roll: %w: %w", ErrNoRoom, err) // nothing changed
 	}
 	s.Publish(base, 0)
 	l.sync.mu.Lock()

@@ -97,6 +97,15 @@ func (c *epochCache) storeLocked(list []Epoch) error {
 	return nil
 }
 
+// rewrite writes the file once more as it is, which takes the room that the next
+// epoch would.
+func (c *epochCache) rewrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.file = nil
+	return c.storeLocked(c.list)
+}
+
 // flush has the file hold what the list does, where it is known not to: it kept
 // epochs that nothing was written in.
 func (c *epochCache) flush() error {

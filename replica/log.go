@@ -37,6 +37,10 @@ var (
 	// log. It stays: nothing more is acknowledged until the log is opened again
 	// (R8). The first error is wrapped beside it.
 	ErrFailed = errors.New("log has failed")
+	// ErrNoRoom means that an append found no room: a full disk, a directory that is
+	// gone, a bound of the process. Nothing has changed, and a later one may find some
+	// (R8). The file system's error is wrapped beside it.
+	ErrNoRoom = errors.New("no room for an append")
 	// ErrReadOnly is returned by whatever would change a log opened read-only.
 	ErrReadOnly = errors.New("log is read-only")
 	// ErrHeld means that a restarted replica has not been judged yet (R9).
