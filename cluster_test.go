@@ -205,6 +205,7 @@ func TestC092_AcksAll(t *testing.T) {
 			t.Errorf("node %d has %d records; want 2", n, end)
 		}
 	}
+	caughtUp(t, h) // and each of them hears that they are committed
 }
 
 // TestC097_WaitingReader: a reader that waits gets what comes, and a change of the
@@ -279,6 +280,17 @@ func TestC113_PartitionsApart(t *testing.T) {
 	}
 	defer p.Close()
 	var out []tidemark.Delivery
+	noneRefused := func() {
+		t.Helper()
+		for i := range parts {
+			h, _ := c.Partition("events", i)
+			for _, r := range h.Stats().Replicas {
+				if n := r.Log.Producers.Refused; n > 0 {
+					t.Errorf("partition %d, node %d: %d batches refused", i, r.Node, n)
+				}
+			}
+		}
+	}
 	for round := range rounds {
 		for i := range parts {
 			h, _ := c.Partition("events", i)
@@ -289,6 +301,7 @@ func TestC113_PartitionsApart(t *testing.T) {
 			out = append(out, d)
 		}
 		if n := round / 10; round%10 == 5 {
+			noneRefused() // a node that was stopped begins to count anew
 			if err := c.Stop(within(t), n); err != nil {
 				t.Fatal(err)
 			}
@@ -302,6 +315,7 @@ func TestC113_PartitionsApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	noneRefused()
 	for i := range parts {
 		h, _ := c.Partition("events", i)
 		settle(t, h)
