@@ -202,11 +202,13 @@ func (w *world) opened(pt *part, there bool) {
 	m.led = -1
 }
 
-// died takes note of the end of a life.
-func (w *world) died(n *node, mode crashMode, inOp bool) {
+// died takes note of the end of a life, or of what comes after it.
+func (w *world) died(n *node, mode crashMode, was bool) {
 	for num, g := range w.parts {
 		m := g.mirrors[n.id]
-		m.inOp = inOp
+		if was {
+			m.inOp = n.inOp
+		}
 		if mode == byPower {
 			m.unsure = true
 		}
@@ -432,7 +434,10 @@ func (w *world) checkRole(pt *part) {
 		w.scan(pt) // what it cut, it cut before it led
 		s.hw = 0
 		for i := range g.proofs[n.id] {
-			g.proofs[n.id][i].lag = lagClock{brokerEpoch: g.brokers[i], current: w.now} // a full period
+			g.proofs[n.id][i].lag = lagClock{}
+		}
+		for _, m := range st.Record.ISR {
+			g.proofs[n.id][m.Node].lag = lagClock{brokerEpoch: m.BrokerEpoch, current: w.now} // a full period
 		}
 	}
 	hw := pt.log.HighWatermark()

@@ -132,7 +132,7 @@ func (n *network) send(m *message) {
 	if faulty && c.hostile > 0 && m.op == opFetch && m.answer && len(m.fetched.Records) > 0 && m.view == nil && r.Float64() < c.hostile {
 		n.spoil(m)
 	}
-	if faulty && c.hostile > 0 && !m.answer && m.from != hostile && (m.op == opFetch || m.op == opAlter) && r.Float64() < c.hostile {
+	if faulty && c.hostile > 0 && !m.answer && m.from != hostile && (m.op == opFetch || m.op == opAlter) && r.Float64() < c.hostile*forging(m.op) {
 		n.forge(m)
 	}
 	times := 1
@@ -203,6 +203,14 @@ func (n *network) spoil(m *message) {
 	}
 }
 
+// forging makes up for how rare a request is.
+func forging(o op) float64 {
+	if o == opAlter {
+		return 8
+	}
+	return 1
+}
+
 // hostile sends what no leader and no coordinator may act on; it hears no answer.
 const hostile = firstClient - 1
 
@@ -215,7 +223,7 @@ func (n *network) forge(m *message) {
 	if m.op == opFetch {
 		q := &f.fetch
 		q.Seq += 1 + uint64(r.IntN(3))
-		switch r.IntN(9) {
+		switch r.IntN(10) {
 		case 0:
 			q.ID.Topic[3] ^= 1
 		case 1:
@@ -234,12 +242,14 @@ func (n *network) forge(m *message) {
 			q.Offset = math.MaxInt64 - int64(r.IntN(3))
 		case 8:
 			q.Offset, q.LastFetchedEpoch = -1-int64(r.IntN(3)), math.MaxInt32
+		case 9: // to one that does not lead
+			f.to = (f.to + 1 + r.Int32N(int32(n.w.c.nodes-1))) % int32(n.w.c.nodes)
 		}
 	} else {
 		a := *m.alter
 		a.ISR = slices.Clone(a.ISR)
 		a.Seq = 0
-		switch r.IntN(8) {
+		switch r.IntN(9) {
 		case 0:
 			a.BrokerEpoch -= 1 + int64(r.IntN(3))
 		case 1:
@@ -256,6 +266,8 @@ func (n *network) forge(m *message) {
 			a.ISR = a.ISR[1:] // without its leader
 		case 7:
 			a.ISR[len(a.ISR)-1].BrokerEpoch += 1000
+		case 8:
+			a.ID.Topic[3] ^= 1
 		}
 		f.alter = &a
 	}

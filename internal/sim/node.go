@@ -1053,7 +1053,7 @@ func (n *node) die(mode crashMode, img *vfs.Mem, down int64) {
 	}
 	n.later = nil
 	n.up, n.phase, n.pausedTo, n.stopping = false, 0, 0, false
-	w.died(n, mode, n.inOp)
+	w.died(n, mode, was)
 	n.inOp = false
 	n.armed = armed{}
 	n.parts, n.dir, n.calls = nil, nil, nil
