@@ -579,6 +579,9 @@ func (f *Fetcher) change(now time.Time, s *Step) (done bool) {
 		}
 		return true
 	case f.s.Stopped != nil:
+	case errors.Is(err, errOtherEpochs):
+		f.due, f.asked, f.asking, f.s.Reconciled = change{}, false, rounds{}, false
+		s.At = now
 	case errors.Is(err, ErrBusy): // a view or a sync is out; who ends it may call at once
 		s.At = now.Add(f.o.Backoff / 10)
 	case f.l.writable() != nil:
@@ -602,6 +605,11 @@ func (f *Fetcher) judge(to int64) error {
 	}
 	if to < f.agreed {
 		return f.halt(fmt.Errorf("%w: the log up to offset %d, now up to %d", ErrTakenBack, f.agreed, to))
+	}
+	if to < end {
+		if err := l.correctEpochs(to, end); err != nil {
+			return err
+		}
 	}
 	keep, hw := to, l.HighWatermark()
 	if isHeld && held < to && f.o.Recovery == Refetch {

@@ -3,7 +3,11 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
+
+	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/segment"
 )
 
 // EndOffset answers where an epoch ends in a log with these epochs that ends at
@@ -41,6 +45,7 @@ func EpochCut(epochs []Epoch, leo int64, ask func(epoch int32) (int32, int64)) (
 var (
 	errOlderLeader = errors.New("leader knows no epoch as new as the log's")
 	errBadAnswer   = errors.New("no answer to the question asked")
+	errOtherEpochs = errors.New("batches have epochs that the list lacked")
 )
 
 // rounds is the epoch rule as questions and answers.
@@ -79,4 +84,40 @@ func (r *rounds) answer(e int32, end int64) (done bool, err error) {
 	}
 	r.cut = min(r.cut, r.epochs[r.left].StartOffset)
 	return false, nil
+}
+
+// correctEpochs has the list of epochs say what the batches in [from, end) do, which a
+// verdict is about to cut. errOtherEpochs means that it said something else, as one of a
+// time before each epoch was listed may: the verdict on it would go too far.
+func (l *Log) correctEpochs(from, end int64) error {
+	if err := l.writable(); err != nil {
+		return err
+	}
+	l.maint.Lock()
+	defer l.maint.Unlock()
+	old := fromEnd(l.epochs.snapshot(), end)
+	list := fromEnd(old, from)
+	segments := *l.segments.Load()
+	for _, s := range segments[floorSegment(segments, from):] {
+		err := s.Each(0, func(f segment.Frame, b []byte) bool {
+			if e := record.Batch(b).LeaderEpoch(); f.Base >= from && e >= 0 && (len(list) == 0 || e > list[len(list)-1].Epoch) {
+				list = append(list, Epoch{Epoch: e, StartOffset: max(f.Base, l.LogStartOffset())})
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if slices.Equal(list, old) {
+		return nil
+	}
+	l.o.Logger.Warn("leader epochs are corrected by what the batches say", "dir", l.dir, "from", from, "were", old, "are", list)
+	if err := l.epochs.set(list); err != nil {
+		if sticks(err) {
+			return l.fail("correct leader epochs", err)
+		}
+		return err
+	}
+	return errOtherEpochs
 }
