@@ -161,6 +161,7 @@ func (f *life) openAll() []partition.LogEvidence {
 			return
 		}
 		e := partition.LogEvidence{ID: partition.ID{Topic: id, Partition: p.Partition}, Evidence: l.log.Evidence(), Durable: l.log.Durable()}
+		e.LastEpoch, e.LEO = l.log.Tail()
 		mu.Lock()
 		defer mu.Unlock()
 		f.opened[p] = l

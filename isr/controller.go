@@ -110,7 +110,24 @@ type partState struct {
 	// member's sake: its leader went back to the ISR before, so no late copy of it may
 	// count.
 	refused uint64
-	line    []byte
+	// ends are those of the logs that nodes have registered with since there was a
+	// leader.
+	ends map[int32]logEnd
+	line []byte
+}
+
+// logEnd is where a log ends, and the epoch of its last batch.
+type logEnd struct {
+	epoch  int32
+	offset int64
+}
+
+var unknownEnd = logEnd{-1, -1}
+
+// longer reports whether a log is longer than another one: of a later epoch, or of the
+// same and with more in it.
+func (e logEnd) longer(o logEnd) bool {
+	return e.epoch > o.epoch || e.epoch == o.epoch && e.offset > o.offset
 }
 
 // minISR is what the topic asks for; more than all replicas is all of them.
@@ -291,6 +308,9 @@ func (c *Controller) put(p *partState, r *partition.Record) {
 	if r.LeaderEpoch != old.LeaderEpoch {
 		p.refused = 0
 	}
+	if r.Leader != partition.None {
+		p.ends = nil // others copy from it
+	}
 	c.change(&p.item, told{revision: r.Revision, record: r}, false)
 	if r.LeaderEpoch == old.LeaderEpoch {
 		return
@@ -320,9 +340,13 @@ func (c *Controller) settle() {
 func (c *Controller) expire(now time.Time) {
 	some := false
 	for _, n := range c.nodes {
-		if !n.Fenced && !n.live(now) {
-			c.o.Logger.Warn("coordinator: session ended", "node", n.ID, "brokerEpoch", n.BrokerEpoch)
-			n.Fenced, some = true, true
+		if n.until.IsZero() || n.live(now) {
+			continue
+		}
+		c.o.Logger.Warn("coordinator: session ended", "node", n.ID, "brokerEpoch", n.BrokerEpoch)
+		n.until, some = time.Time{}, true
+		if !n.Fenced {
+			n.Fenced = true
 			c.putNode(n)
 		}
 	}
@@ -333,6 +357,9 @@ func (c *Controller) expire(now time.Time) {
 
 // live reports whether the session of a node lives.
 func (n *nodeState) live(now time.Time) bool { return now.Before(n.until) }
+
+// coming reports whether a node has registered, lives, and is not ready yet.
+func (n *nodeState) coming() bool { return n.Fenced && !n.Stopping && !n.until.IsZero() }
 
 // extend renews a session. A clock that stepped back takes nothing away.
 func (n *nodeState) extend(now time.Time, ttl time.Duration) {
@@ -389,8 +416,16 @@ func (c *Controller) register(q *partition.Register, now time.Time) (partition.C
 	c.putNode(n)
 	for _, p := range c.parts {
 		w := noWish
-		if vouched, listed := logs[p.rec.ID]; logs != nil && !vouched && (listed || p.named(n.ID)) {
+		l, listed := logs[p.rec.ID]
+		if logs != nil && !l.vouched && (listed || p.named(n.ID)) {
 			w.refuse = n.ID
+		}
+		delete(p.ends, n.ID)
+		if l.vouched && p.rec.Leader == partition.None {
+			if p.ends == nil {
+				p.ends = map[int32]logEnd{}
+			}
+			p.ends[n.ID] = l.end
 		}
 		c.put(p, c.decide(p, w))
 	}
@@ -412,15 +447,20 @@ func (n *nodeState) vouched(q *partition.Register, e partition.Evidence, durable
 	return false
 }
 
-// logs tells which logs are vouched for one by one; nil if a registration does not
-// say.
-func (n *nodeState) logs(q *partition.Register) map[partition.ID]bool {
+// said is what a registration says of one log.
+type said struct {
+	vouched bool
+	end     logEnd
+}
+
+// logs is what a registration says of the logs one by one, nil if it does not.
+func (n *nodeState) logs(q *partition.Register) map[partition.ID]said {
 	if q.Logs == nil {
 		return nil
 	}
-	logs := make(map[partition.ID]bool, len(q.Logs))
+	logs := make(map[partition.ID]said, len(q.Logs))
 	for _, l := range q.Logs {
-		logs[l.ID] = n.vouched(q, min(q.Evidence, l.Evidence), l.Durable)
+		logs[l.ID] = said{n.vouched(q, min(q.Evidence, l.Evidence), l.Durable), logEnd{l.LastEpoch, l.LEO}}
 	}
 	return logs
 }
@@ -503,8 +543,8 @@ func (c *Controller) Fence(node int32, brokerEpoch int64, now time.Time) partiti
 		if !n.Fenced {
 			n.Fenced = true
 			c.putNode(n)
-			c.settle()
 		}
+		c.settle()
 		return partition.OK
 	})
 }
@@ -882,7 +922,7 @@ func (c *Controller) Tick(now time.Time) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		if !n.Fenced && (next.IsZero() || n.until.Before(next)) {
+		if !n.until.IsZero() && (next.IsZero() || n.until.Before(next)) {
 			next = n.until
 		}
 	}

@@ -63,6 +63,9 @@ func (n *ghostNode) effective(id partition.ID, entry int64) bool {
 	return true
 }
 
+// coming: it has registered and is not ready yet.
+func (n *ghostNode) coming() bool { return n.fenced && !n.stopping && !n.until.IsZero() }
+
 func (n *ghostNode) live() bool { return len(n.lives) > 0 && !n.fenced && !n.stopping }
 
 // ghostPart is a partition with its logs, of which only the length matters: what
@@ -71,8 +74,16 @@ type ghostPart struct {
 	name      string
 	length    map[int32]int
 	committed int
+	ends      map[int32]int     // as registered, for logs that are vouched for, since there was a leader
 	seen      *partition.Record // the newest one told
 	copy      *partition.Record // as it was when it was told
+}
+
+// longer: it is known that one node's log is longer than the other's.
+func (p *ghostPart) longer(a, b int32) bool {
+	x, known := p.ends[a]
+	y, both := p.ends[b]
+	return known && both && x > y
 }
 
 // ghost drives a Controller with calls good and bad, and knows what is true. It
@@ -100,8 +111,8 @@ func (g *ghost) logID(node int32) partition.UUID {
 // expire is what every step but KeepAlive begins with.
 func (g *ghost) expire() {
 	for _, n := range g.nodes {
-		if len(n.lives) > 0 && !n.fenced && !g.now.Before(n.until) {
-			n.fenced = true
+		if !g.now.Before(n.until) {
+			n.fenced, n.until = true, time.Time{}
 		}
 	}
 }
@@ -172,7 +183,7 @@ func (g *ghost) steps() map[string]func() {
 			g.expire()
 			next, want := g.c.Tick(g.now), time.Time{}
 			for _, n := range g.nodes {
-				if len(n.lives) > 0 && !n.fenced && (want.IsZero() || n.until.Before(want)) {
+				if !n.until.IsZero() && (want.IsZero() || n.until.Before(want)) {
 					want = n.until
 				}
 			}
@@ -189,7 +200,8 @@ func (g *ghost) steps() map[string]func() {
 			n.alive = false
 			g.fate(n)
 		},
-		"register": g.register,
+		"register":     g.register,
+		"register too": g.register,
 		"ready": func() {
 			node := g.node()
 			epoch := g.epochOf(node)
@@ -307,7 +319,7 @@ func (g *ghost) steps() map[string]func() {
 			}
 			pid := partition.ID{Topic: id}
 			g.order = append(g.order, pid)
-			g.parts[pid] = &ghostPart{name: name, length: map[int32]int{}, seen: records[0], copy: records[0].Clone()}
+			g.parts[pid] = &ghostPart{name: name, length: map[int32]int{}, ends: map[int32]int{}, seen: records[0], copy: records[0].Clone()}
 			if len(records[0].ISR) == 0 {
 				g.Fatalf("made as %s", show(records[0]))
 			}
@@ -446,7 +458,7 @@ func (g *ghost) register() {
 		for _, id := range g.order {
 			switch n.worse[id] {
 			case 0:
-				q.Logs = append(q.Logs, partition.LogEvidence{ID: id, Evidence: partition.Clean})
+				q.Logs = append(q.Logs, partition.LogEvidence{ID: id, Evidence: partition.Clean, LastEpoch: 1, LEO: int64(g.parts[id].length[node])})
 			case shorter:
 				q.Logs = append(q.Logs, partition.LogEvidence{ID: id, Durable: true})
 			}
@@ -481,6 +493,13 @@ func (g *ghost) register() {
 		g.Fatalf("broker epoch %d after %d", a.BrokerEpoch, g.maxEpoch)
 	}
 	g.maxEpoch = a.BrokerEpoch
+	for _, id := range g.order {
+		p := g.parts[id]
+		delete(p.ends, node)
+		if p.seen.Leader < 0 && n.byLog && n.worse[id] == 0 && n.evidence != partition.Suspect {
+			p.ends[node] = p.length[node]
+		}
+	}
 	n.lives = append(n.lives, ghostLife{a.BrokerEpoch, len(n.lives) > 0 && q.Evidence != partition.Suspect, n.worse})
 	n.alive, n.uuid, n.fenced, n.stopping = true, q.Incarnation, true, false
 	n.until = g.now.Add(courtTTL)
@@ -496,7 +515,7 @@ func (g *ghost) write() {
 	r, all := p.seen, true
 	to := p.length[r.Leader] + 1 + g.draw("records", 3)
 	for _, m := range r.ISR {
-		if g.nodes[m.Node].alive && g.nodes[m.Node].epoch() == m.BrokerEpoch {
+		if n := g.nodes[m.Node]; m.Node == r.Leader || n.alive && n.epoch() == m.BrokerEpoch && !g.oneIn(4, "slow") {
 			p.length[m.Node] = to
 		} else {
 			all = false
@@ -690,7 +709,9 @@ func (g *ghost) check() {
 			if p.length[m.Node] < p.committed && !n.lost(id) {
 				g.Fatalf("%s: candidate %v has %d of %d committed (I5)", show(r), m, p.length[m.Node], p.committed)
 			}
-			if r.Leader < 0 && n.live() {
+			if r.Leader < 0 && n.live() && !slices.ContainsFunc(candidates, func(o partition.Member) bool {
+				return g.nodes[o.Node].coming() && p.longer(o.Node, m.Node) // R22
+			}) {
 				g.Fatalf("%s: %v could lead", show(r), m)
 			}
 		}
@@ -725,6 +746,14 @@ func (g *ghost) checkStep(p *ghostPart, old, r *partition.Record) {
 	if p.length[r.Leader] < p.committed && !g.nodes[r.Leader].lost(r.ID) {
 		g.Fatalf("%d was elected with %d of %d committed (I6)", r.Leader, p.length[r.Leader], p.committed)
 	}
+	for _, m := range old.ELR {
+		n := g.nodes[m.Node]
+		if len(old.ISR) == 0 && has(r.ELR, m.Node) && (n.live() || n.coming()) && p.longer(m.Node, r.Leader) {
+			g.Fatalf("%d was elected with a log up to %d, %d has one to %d (R22): %s follows %s", r.Leader, p.ends[r.Leader],
+				m.Node, p.ends[m.Node], show(r), show(old))
+		}
+	}
+	clear(p.ends)
 	// Whoever follows it has what it has, or less.
 	for n, l := range p.length {
 		p.length[n] = min(l, max(p.committed, p.length[r.Leader]))

@@ -75,10 +75,8 @@ func (c *Controller) decide(p *partState, w wish) *partition.Record {
 	elected := lead != r.Leader
 	if lead == partition.None {
 		// The ISR is empty: who stays and does not lead may lead. Nobody is forgotten
-		// (R21), and one of the ELR may lead at once, alone. R22 would have the longest log
-		// among several that are up: their ends are not known here, and the first costs no
-		// more than the cut of records nobody was promised.
-		if lead = c.first(r, left); lead != partition.None {
+		// (R21), and one of the ELR may lead at once, alone.
+		if lead = c.longest(p, left); lead != partition.None {
 			elected = true
 			i := slices.IndexFunc(left, func(m partition.Member) bool { return m.Node == lead })
 			isr = append(isr[:0], left[i])
@@ -129,6 +127,28 @@ func (c *Controller) first(r *partition.Record, list []partition.Member) int32 {
 		}
 	}
 	return partition.None
+}
+
+// longest returns who of the ELR is to lead (R22). All of them have what is committed;
+// with the longest log the least of what lies above, acks=1 among it, is cut. None:
+// nobody may, or one that has registered and is not ready yet has a longer log than
+// those that are. For it the partition waits, but not beyond its session.
+func (c *Controller) longest(p *partState, list []partition.Member) int32 {
+	best, end := c.first(p.rec, list), unknownEnd
+	for _, node := range p.rec.Replicas {
+		if e, known := p.ends[node]; known && c.mayLead(list, node) && e.longer(end) {
+			best, end = node, e
+		}
+	}
+	if end == unknownEnd {
+		return best
+	}
+	for node, e := range p.ends {
+		if c.node(node).coming() && has(list, node) && e.longer(end) {
+			return partition.None
+		}
+	}
+	return best
 }
 
 func has(list []partition.Member, node int32) bool {

@@ -921,7 +921,9 @@ func (s *stage) start(n *actor, blind bool) {
 	if !blind {
 		logs = []partition.LogEvidence{}
 		if made {
-			logs = append(logs, partition.LogEvidence{ID: s.id, Evidence: n.log.Evidence(), Durable: n.log.Durable()})
+			l := partition.LogEvidence{ID: s.id, Evidence: n.log.Evidence(), Durable: n.log.Durable()}
+			l.LastEpoch, l.LEO = n.log.Tail()
+			logs = append(logs, l)
 		}
 	}
 	if !s.register(n, e, logs) {

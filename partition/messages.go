@@ -116,6 +116,9 @@ type LogEvidence struct {
 	ID       ID
 	Evidence Evidence
 	Durable  bool // Sync: Always, since the log was made
+	// The log as it was opened, with what is held: R22.
+	LastEpoch int32 // leader epoch of its last batch, −1 if it has none
+	LEO       int64 // its end
 }
 
 // Registered is the answer to a Register.

@@ -324,6 +324,16 @@ func (l *Log) LogEndOffset() int64 {
 // trueEnd is the end with the held tail.
 func (l *Log) trueEnd() int64 { return l.active.Load().End() }
 
+// Tail is the leader epoch of the last batch, −1 if there is none, and the end of the
+// log, both with what is held: which of two logs is the longer one (R22).
+func (l *Log) Tail() (epoch int32, end int64) {
+	end = l.trueEnd()
+	if end == l.LogStartOffset() {
+		return -1, end
+	}
+	return l.epochs.at(end - 1), end
+}
+
 // LogStartOffset is the first offset that may be read.
 func (l *Log) LogStartOffset() int64 { return l.logStart.Load() }
 

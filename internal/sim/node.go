@@ -288,6 +288,7 @@ func (n *node) open(fsys vfs.FS) (err error) {
 			return err
 		}
 		e := partition.LogEvidence{ID: partition.ID{Topic: n.w.topic, Partition: tp.Partition}, Evidence: pt.log.Evidence(), Durable: pt.log.Durable()}
+		e.LastEpoch, e.LEO = pt.log.Tail()
 		n.logs = append(n.logs, e)
 		n.w.cov.add("evidence of a log " + e.Evidence.String())
 	}
