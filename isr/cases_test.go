@@ -11,6 +11,9 @@ import (
 
 func TestC088_WithAFollower(t *testing.T) { story(t, "C088-follower") }
 
+func TestS91_OldCoordinator(t *testing.T) { story(t, "S91") }
+func TestS91_UsedEpoch(t *testing.T)      { story(t, "S91-same") }
+
 // TestC081_FollowerServesNoReads: consumers read from the leader only. A follower that
 // is asked, whatever for and however far it has come, says so at once and never that the
 // offset is out of range, which would send the consumer elsewhere for nothing.

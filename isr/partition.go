@@ -296,7 +296,7 @@ func (p *Partition) cannotLead(r *partition.Record) error {
 		// A zero one is of a new topic, whose directories nobody has heard of.
 		return fmt.Errorf("the ISR has log %s, this directory is log %s", m.LogID, id)
 	}
-	if own := l.Stats().LeaderEpoch; own > r.LeaderEpoch {
+	if own := l.Stats().LeaderEpoch; own >= r.LeaderEpoch { // the same too: a reign is begun once (R26)
 		return p.stepBack(r, own)
 	}
 	if l.HighWatermark() > l.LogEndOffset() {

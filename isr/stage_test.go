@@ -39,6 +39,8 @@ type stage struct {
 	trueHW int64            // highest that a leader ever had
 	wrong  map[string]bool
 	last   *partition.Record
+	state  []byte // that the coordinator stored last
+	saved  []byte // a copy of it
 }
 
 type stageOptions struct {
@@ -89,7 +91,7 @@ func name(node int32) string { return string(rune('A' + node)) }
 
 func newStage(t testing.TB, o stageOptions) *stage {
 	s := &stage{t: t, o: o, now: t0, mail: map[string]*letter{}, cut: map[string]bool{}, acked: map[string]int64{}, wrong: map[string]bool{}}
-	s.c = NewController(ControllerOptions{ClusterID: "c"})
+	s.c = NewController(s.coordinator())
 	var replicas []int32
 	for i := range int32(o.nodes) {
 		n := &actor{id: i, mem: vfs.NewMem(vfs.MemOptions{Seed: uint64(i) + 1})}
@@ -113,6 +115,10 @@ func newStage(t testing.TB, o stageOptions) *stage {
 	}
 	s.out.Reset()
 	return s
+}
+
+func (s *stage) coordinator() ControllerOptions {
+	return ControllerOptions{ClusterID: "c", Store: func(state []byte) error { s.state = slices.Clone(state); return nil }}
 }
 
 func (s *stage) open(n *actor, held bool) bool {
@@ -698,6 +704,7 @@ func (s *stage) show() {
 //	min 2                 min ISR of the topic
 //	read A 3              a consumer; latest A
 //	time 10s, run 10s     goes by; with run everybody fetches
+//	save, restore         the coordinator's state is copied; a coordinator begins with the copy
 //	show
 func (s *stage) do(line string) string {
 	f := strings.Fields(line)
@@ -896,6 +903,19 @@ func (s *stage) do(line string) string {
 			s.t.Fatalf("%q: %v", line, err)
 		}
 		s.pass(d, f[0] == "run")
+	case "save":
+		s.saved = s.state
+	case "restore":
+		for _, n := range s.actors {
+			if n.up {
+				s.t.Fatalf("%v is up", n)
+			}
+		}
+		c, err := LoadController(s.saved, s.coordinator())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.c, s.last = c, nil
 	case "show":
 		s.show()
 	default:
