@@ -12,6 +12,7 @@ import (
 type leader struct {
 	followers []follower // every other node that is assigned or in the ISR
 	committed int        // size of the ISR of the record
+	named     bool       // whose entries all have log ids
 	minISR    int
 	broken    error // why the reign ends although the record does not say so yet
 
@@ -130,7 +131,9 @@ func (p *Partition) takeLocked(r *partition.Record) {
 			add(node).assigned = true
 		}
 	}
+	p.named = true
 	for _, m := range r.ISR {
+		p.named = p.named && m.LogID != partition.UUID{}
 		if m.Node != p.o.Node {
 			f := add(m.Node)
 			f.in, f.member = true, m
@@ -162,7 +165,9 @@ func (p *Partition) raiseLocked(now time.Time, fx *Effects) {
 	}
 	l, g := p.o.Log, p.o.Guards
 	counted := l.CountedEnd()
-	if p.committed >= p.minISR || g.NoG6 { // else frozen (R17)
+	// Frozen below min ISR (R17), and while the record does not say which logs its ISR
+	// means: an empty directory in the place of one of them could be elected (R2).
+	if p.named && (p.committed >= p.minISR || g.NoG6) {
 		hw, leo := counted, l.LogEndOffset()
 		for i := range p.followers {
 			f := &p.followers[i]
