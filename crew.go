@@ -62,7 +62,17 @@ func (c *crew) pushLocked(t *task) {
 	c.last = t
 }
 
+// growStack grows the goroutine's stack to what its work needs while there is nothing
+// on it. Workers are young, and by and by it would be copied several times.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [10 << 10]byte
+	return room[i]
+}
+
 func (c *crew) work() {
+	growStack(0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.first != nil {

@@ -8,7 +8,7 @@ func (c *Cluster) Pause(node int, on bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, p := range f.parts {
-			p.wake(false)
+			p.wake(crewTurn)
 		}
 	}
 }

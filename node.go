@@ -272,7 +272,7 @@ func (f *life) runWatch() {
 	if len(ch.Nodes) > 0 { // who may join an ISR, and who is waited for
 		for _, p := range f.parts {
 			p.looked.Store(false)
-			p.wake(false)
+			p.wake(crewTurn)
 		}
 	}
 	f.mu.Unlock()

@@ -65,6 +65,8 @@ const (
 	// inlineBytes is how large a batch may be to be copied to followers by who
 	// appends it: below, that is cheaper than to wake somebody.
 	inlineBytes = 8 << 10
+	// shareBytes is how much who waits for its append copies to a follower meanwhile.
+	shareBytes = 1 << 20
 	// pumpBytes is what one pump copies before others get their turn.
 	pumpBytes = 4 << 20
 	// fetchWait is how long a fetch is parked at a leader whose high watermark the
@@ -97,43 +99,55 @@ func newPart(f *life, h *Partition, l *Log) *part {
 // take takes a record of the coordinator, to be acted on by the pump.
 func (p *part) take(r *partition.Record) {
 	if takeNewer(&p.record, r) {
-		p.wake(false)
+		p.wake(crewTurn)
 	}
 }
 
 // ring is the alarm.
 func (p *part) ring() {
 	p.looked.Store(false)
-	p.wake(false)
+	p.wake(crewTurn)
 }
 
-// wake has the pump look for work: at once, by the caller, if it may be inline and
-// is little, else soon by somebody else.
-func (p *part) wake(inline bool) {
+// A turn is what a pump may do before it leaves the rest to somebody else.
+type turn struct {
+	inline bool // nothing that waits for a disk
+	most   int  // bytes copied
+}
+
+var (
+	crewTurn  = turn{false, pumpBytes}
+	briefTurn = turn{true, inlineBytes}
+	shareTurn = turn{true, shareBytes}
+)
+
+// wake has the pump look for work: at once, by the caller, if its turn is inline,
+// else soon by somebody else.
+func (p *part) wake(t turn) {
 	p.dirty.Store(true)
-	if !inline || !p.pump(true) {
+	if !t.inline || !p.pump(t) {
 		p.f.crew.do(&p.task)
 	}
 }
 
 func (p *part) runPump() {
-	if !p.pump(false) {
+	if !p.pump(crewTurn) {
 		p.f.crew.do(&p.task) // behind others
 	}
 }
 
 // pump works until there is nothing to do or somebody else is at it, who looks
 // again. It is false if it left something.
-func (p *part) pump(inline bool) bool {
+func (p *part) pump(t turn) bool {
 	for round := 0; p.dirty.Load(); round++ {
-		if inline && round == 4 {
+		if t.inline && round == 4 {
 			return false
 		}
 		if !p.mu.TryLock() {
 			return true
 		}
 		p.dirty.Store(false)
-		more := !p.ended && p.workLocked(inline)
+		more := !p.ended && p.workLocked(t)
 		p.mu.Unlock()
 		if more {
 			p.dirty.Store(true)
@@ -145,8 +159,8 @@ func (p *part) pump(inline bool) bool {
 
 // workLocked reports whether it left something to do. Inline it does nothing that
 // waits for a disk.
-func (p *part) workLocked(inline bool) (more bool) {
-	if inline && (p.record.Load() != nil || !p.looked.Load()) {
+func (p *part) workLocked(t turn) (more bool) {
+	if t.inline && (p.record.Load() != nil || !p.looked.Load()) {
 		return true
 	}
 	now := time.Now()
@@ -157,13 +171,13 @@ func (p *part) workLocked(inline bool) (more bool) {
 		p.p.Advanced(now, &p.fx)
 		next := p.p.Tick(now, &p.fx)
 		p.fx.Follow = false // it is about to
-		p.apply(&p.fx, false)
+		p.apply(&p.fx, crewTurn)
 		p.f.alarm.pull(&p.due, next)
 	}
 	if p.leader == partition.None || p.f.n.paused.Load() {
 		return false
 	}
-	return p.followLocked(inline, now)
+	return p.followLocked(t, now)
 }
 
 func (p *part) updateLocked(r *partition.Record, now time.Time) {
@@ -172,7 +186,7 @@ func (p *part) updateLocked(r *partition.Record, now time.Time) {
 			"leader", r.Leader, "leaderEpoch", r.LeaderEpoch, "err", err)
 	}
 	p.fx.Follow = false // it is about to
-	p.apply(&p.fx, false)
+	p.apply(&p.fx, crewTurn)
 	if s := p.fetcher.State(); s.Leader != p.leader {
 		p.leader, p.parked = s.Leader, replica.Wait
 	}
@@ -182,7 +196,7 @@ func (p *part) updateLocked(r *partition.Record, now time.Time) {
 
 // followLocked runs the follower's requests until one is parked, the follower
 // waits, or its turn is over.
-func (p *part) followLocked(inline bool, now time.Time) (more bool) {
+func (p *part) followLocked(t turn, now time.Time) (more bool) {
 	for copied := 0; ; {
 		p.fetcher.Next(now, &p.step)
 		do, again := p.step.Do, false
@@ -194,7 +208,7 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 			}
 		case replica.SyncFirst:
 			p.parked = replica.Wait
-			if inline {
+			if t.inline {
 				return true
 			}
 			p.syncing.Store(true)
@@ -230,7 +244,7 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 				LeaderEpoch: p.req.LeaderEpoch, Code: partition.NotLeader}
 		} else {
 			parked := leader.p.Fetch(&p.req, again, now.Before(p.until), now, &p.ans, &p.at)
-			leader.apply(&p.at, inline)
+			leader.apply(&p.at, t)
 			if parked {
 				return p.parkLocked(do, p.until)
 			}
@@ -248,7 +262,7 @@ func (p *part) followLocked(inline bool, now time.Time) (more bool) {
 		}
 		p.ans.View.Release()
 		p.ans = isr.Answer{}
-		if copied += n; copied > pumpBytes || inline && copied > inlineBytes {
+		if copied += n; copied > t.most {
 			return true
 		}
 		now = time.Now()
@@ -287,9 +301,9 @@ func (p *part) askLocked(leader *part, now time.Time) bool {
 	return true
 }
 
-// apply does what a step of the partition asks for, and empties fx. inline: who is
-// woken may be run here.
-func (p *part) apply(fx *isr.Effects, inline bool) {
+// apply does what a step of the partition asks for, and empties fx. t is the turn of
+// those who are woken.
+func (p *part) apply(fx *isr.Effects, t turn) {
 	if n := len(fx.Done); n > 1 {
 		p.crowd.Store(int32(n))
 	}
@@ -297,9 +311,13 @@ func (p *part) apply(fx *isr.Effects, inline bool) {
 		fx.Done[i] = nil
 		w.Driver.(*call).tell()
 	}
+	if t == shareTurn {
+		p.share(fx.Wake)
+		fx.Wake = fx.Wake[:0]
+	}
 	for _, id := range fx.Wake {
 		if x := p.h.parts[id].Load(); x != nil {
-			x.wake(inline)
+			x.wake(t)
 		}
 	}
 	if fx.Alter != nil || fx.Decline {
@@ -325,7 +343,7 @@ func (p *part) apply(fx *isr.Effects, inline bool) {
 	if fx.Moved&(isr.MovedLeader|isr.MovedRole|isr.MovedISR) != 0 {
 		for i := range p.h.parts { // who asked before there was an answer
 			if x := p.h.parts[i].Load(); x != nil && x != p {
-				x.wake(false)
+				x.wake(crewTurn)
 			}
 		}
 	}
@@ -335,6 +353,24 @@ func (p *part) apply(fx *isr.Effects, inline bool) {
 	}
 	p.f.alarm.pull(&p.due, fx.Tick)
 	fx.Reset()
+}
+
+// share wakes followers and does their work as well until others have taken it: the
+// last one's first.
+func (p *part) share(ids []int32) {
+	for i, id := range ids {
+		if x := p.h.parts[id].Load(); x != nil {
+			x.dirty.Store(true)
+			if i < len(ids)-1 {
+				x.f.crew.do(&x.task)
+			}
+		}
+	}
+	for i := len(ids) - 1; i >= 0; i-- {
+		if x := p.h.parts[ids[i]].Load(); x != nil && !x.pump(shareTurn) {
+			x.f.crew.do(&x.task)
+		}
+	}
 }
 
 // runAsks sends what is to be said to the coordinator and takes the answer.
@@ -352,7 +388,7 @@ func (p *part) runAsks() {
 		a := ctl.Alter(alter, now)
 		var fx isr.Effects
 		p.p.Altered(&a, time.Now(), &fx)
-		p.apply(&fx, false)
+		p.apply(&fx, crewTurn)
 	}
 }
 
@@ -360,7 +396,7 @@ func (p *part) runAsks() {
 func (p *part) runSynced() {
 	fx := &p.synced
 	p.p.Advanced(time.Now(), fx)
-	p.apply(fx, false)
+	p.apply(fx, crewTurn)
 	if p.log.mode == Always && !p.syncing.Load() && p.log.log.Err() == nil && p.log.log.SyncedEnd() < p.log.log.LogEndOffset() {
 		p.f.crew.do(&p.log.sync)
 	}
@@ -474,7 +510,7 @@ func (p *part) settle(ctx context.Context) {
 func (p *part) resign(why error) {
 	var fx isr.Effects
 	p.p.Resign(time.Now(), why, &fx)
-	p.apply(&fx, false)
+	p.apply(&fx, crewTurn)
 }
 
 // awaitFollowers waits until a follower, or with None all that are up and in sync, have

@@ -110,7 +110,7 @@ func takeNewer(at *atomic.Pointer[partition.Record], r *partition.Record) bool {
 func (h *Partition) wakeAll() {
 	for i := range h.parts {
 		if p := h.parts[i].Load(); p != nil {
-			p.wake(false)
+			p.wake(crewTurn)
 		}
 	}
 }
@@ -201,8 +201,9 @@ func (x *payload) small() bool {
 
 // produce appends at this replica if it leads. Without an error c is answered by
 // tell, exactly once, unless acks is 0: then it is not.
-// It returns the replica if its log is to be synced for that: see syncFor.
-func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) (sync *part, err error) {
+// waits: the caller is going to wait for it, and may work until then. It returns the
+// replica if its log is to be synced for that: see syncFor.
+func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration, waits bool) (sync *part, err error) {
 	now := time.Now()
 	c.w.Driver = c
 	c.fx.Reset()
@@ -220,7 +221,15 @@ func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration) (sy
 			runtime.Gosched()
 		}
 	}
-	p.apply(&c.fx, sync == nil && x.small())
+	t := crewTurn
+	switch {
+	case sync != nil:
+	case x.small():
+		t = briefTurn
+	case waits && acks == AcksAll && p.log.mode != Always:
+		t = shareTurn
+	}
+	p.apply(&c.fx, t)
 	if acked {
 		c.tell()
 	}
@@ -291,7 +300,7 @@ func (h *Partition) begin(ctx context.Context, acks Acks, x payload, waits bool)
 		err := error(NotLeader)
 		if p != nil {
 			var sync *part
-			if sync, err = p.produce(c, x, acks, timeoutOf(ctx)); sync != nil {
+			if sync, err = p.produce(c, x, acks, timeoutOf(ctx), waits); sync != nil {
 				sync.syncFor(waits && acks != AcksNone)
 			}
 			if err == nil {

@@ -257,7 +257,7 @@ func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits 
 		return Delivery{}, err
 	}
 	l.fly = append(l.fly, f)
-	sync := l.sendLocked()
+	sync := l.sendLocked(waits)
 	l.sweepLocked()
 	l.mu.Unlock()
 	l.sweep()
@@ -295,8 +295,9 @@ func (l *lane) build(recs []Record) (f *flight, err error) {
 	return f, nil
 }
 
-// sendLocked sends what was not, in order. It returns a replica that wants a sync.
-func (l *lane) sendLocked() (sync *part) {
+// sendLocked sends what was not, in order. waits is as in part.produce. It returns a
+// replica that wants a sync.
+func (l *lane) sendLocked(waits bool) (sync *part) {
 	for i, f := range l.fly {
 		if l.again || i > 0 && !l.known && l.id >= 0 {
 			break
@@ -304,7 +305,7 @@ func (l *lane) sendLocked() (sync *part) {
 		if f.sent {
 			continue
 		}
-		if s := l.send(f); s != nil {
+		if s := l.send(f, waits); s != nil {
 			sync = s
 		}
 		if f.answered.Load() && f.why() != nil {
@@ -317,7 +318,7 @@ func (l *lane) sendLocked() (sync *part) {
 // send begins an attempt. mu is held, so that attempts are in order; the answer may
 // come before it returns, and does not take mu. It returns a replica that wants a
 // sync.
-func (l *lane) send(f *flight) (sync *part) {
+func (l *lane) send(f *flight, waits bool) (sync *part) {
 	f.answered.Store(false)
 	f.err, f.sent = nil, true
 	f.w = isr.Waiter{}
@@ -327,7 +328,7 @@ func (l *lane) send(f *flight) (sync *part) {
 		return nil
 	}
 	timeout := max(min(l.p.o.RequestTimeout, time.Until(f.deadline)), time.Millisecond)
-	sync, err := p.produce(&f.call, payload{batch: f.batch, origin: replica.Trusted}, l.p.o.Acks, timeout)
+	sync, err := p.produce(&f.call, payload{batch: f.batch, origin: replica.Trusted}, l.p.o.Acks, timeout, waits)
 	if err != nil {
 		f.answer(err)
 	} else if l.p.o.Acks == AcksNone {
@@ -383,7 +384,7 @@ func (l *lane) sweepLocked() {
 		l.p.busy.Add(1)
 		go l.retry()
 	case !l.again:
-		if p := l.sendLocked(); p != nil {
+		if p := l.sendLocked(false); p != nil {
 			p.syncFor(false)
 		}
 	}
@@ -498,7 +499,7 @@ func (l *lane) retry() {
 				f.sent = false // what was taken although one before it was not stays
 			}
 		}
-		sync = l.sendLocked()
+		sync = l.sendLocked(false)
 		l.sweepLocked()
 	}
 	l.mu.Unlock()

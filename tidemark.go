@@ -88,8 +88,8 @@ type Options struct {
 	IndexIntervalBytes int64
 	// MaxBatchBytes is the largest batch, as stored. Default 1 MiB + 12 B.
 	MaxBatchBytes int
-	// PopulateBytes is how far ahead of the end page faults are taken by a
-	// goroutine. Default 8 MiB, at most 64 MiB; not under Always.
+	// PopulateBytes is how far ahead of the end a goroutine prepares pages. Default 2
+	// MiB, under Interval 8 MiB; at most 64 MiB; not under Always.
 	PopulateBytes int64
 
 	// Retention is how long records are kept: a segment is deleted some time

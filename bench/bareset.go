@@ -13,9 +13,10 @@ import (
 
 // Loops of replicated appends: who does the followers' work.
 const (
-	loopSet       loop = "rf3"        // the append that brings it
-	loopSetSpread loop = "rf3-spread" // a goroutine for each follower
-	loopSetSync   loop = "rf3-sync"   // the same with an fdatasync each, shared by whoever waits
+	loopSet         loop = "rf3"          // the append that brings it
+	loopSetSpread   loop = "rf3-spread"   // a goroutine for each follower
+	loopSetPopulate loop = "rf3-populate" // the same, pages populated instead of filled with zeros
+	loopSetSync     loop = "rf3-sync"     // a goroutine each and an fdatasync each, shared by whoever waits
 )
 
 const (
@@ -43,8 +44,11 @@ type bareSet struct {
 }
 
 func (b *bench) openSet(lp loop) (s *bareSet, err error) {
-	of := loopInline
-	if lp == loopSetSync {
+	of := loopZeros
+	switch lp {
+	case loopSetPopulate:
+		of = loopInline
+	case loopSetSync:
 		of = loopSync
 	}
 	s = &bareSet{sync: lp == loopSetSync}
@@ -211,7 +215,9 @@ func (l *bareLog) take(frames []byte) error {
 		if end > int64(len(l.m)) {
 			return fmt.Errorf("bare loop: copy at %d: %d bytes are mapped", pos, len(l.m))
 		}
-		l.populateTo(end)
+		if err := l.readyTo(end); err != nil {
+			return err
+		}
 		dst = l.m[pos:end]
 	}
 	for len(frames) > 0 {

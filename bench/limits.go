@@ -130,6 +130,7 @@ const (
 	loopMemory loop = "memory"    // memory whose pages are ready
 	loopReady  loop = "map-ready" // map of an allocated file, pages ready before the clock starts
 	loopInline loop = "map-fill"  // the same, pages populated by the append that needs them
+	loopZeros  loop = "map-zeros" // the same, pages made by writing zeros to the file
 	loopAhead  loop = "map-ahead" // the same, pages populated by a goroutine ahead of the append
 	loopPwrite loop = "pwrite"    // one pwrite per frame, growing file
 	loopSync   loop = "fdatasync" // one pwrite per frame, allocated file, fdatasync shared by whoever waits
@@ -290,8 +291,11 @@ func (l *bareLog) put(recs []record.Record) (end int64, err error) {
 		l.mu.Unlock()
 		return 0, fmt.Errorf("bare loop: append at %d: %d bytes are mapped", pos, len(l.m))
 	default:
-		if l.loop == loopInline {
-			l.populateTo(end)
+		if l.loop == loopInline || l.loop == loopZeros {
+			if err := l.readyTo(end); err != nil {
+				l.mu.Unlock()
+				return 0, err
+			}
 		}
 		putFrame(l.m[pos:end], recs)
 	}
@@ -306,15 +310,23 @@ func (l *bareLog) put(recs []record.Record) (end int64, err error) {
 	return end, nil
 }
 
-// populateTo has the pages below end ready, in whole steps.
-func (l *bareLog) populateTo(end int64) {
-	if end > l.ready {
-		to := min(max(l.ready+inlineStep, end), int64(len(l.m)))
-		to = min((to+inlineStep-1)&^(inlineStep-1), int64(len(l.m)))
-		populate(l.m[l.ready:to])
+// readyTo has the pages below end ready, in whole steps.
+func (l *bareLog) readyTo(end int64) error {
+	for l.ready < end {
+		to := min(l.ready+inlineStep, int64(len(l.m)))
+		if l.loop == loopZeros {
+			if _, err := l.f.WriteAt(zeros[:to-l.ready], l.ready); err != nil {
+				return err
+			}
+		} else {
+			populate(l.m[l.ready:to])
+		}
 		l.ready = to
 	}
+	return nil
 }
+
+var zeros [inlineStep]byte
 
 // commit returns when everything below end is durable. Who finds no fdatasync
 // under way leads one, for all that is written by then; the others wait for it.

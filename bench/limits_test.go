@@ -10,7 +10,7 @@ import (
 	"github.com/tidemark-log/tidemark/record"
 )
 
-var appendLoops = []loop{loopMemory, loopReady, loopInline, loopAhead, loopPwrite, loopSync}
+var appendLoops = []loop{loopMemory, loopReady, loopInline, loopZeros, loopAhead, loopPwrite, loopSync}
 
 // A loop's figure counts records that are there: run appends, reads back and
 // compares; here the frames are walked once more and their bytes added up.

@@ -258,7 +258,7 @@ func plan(quick bool) []*cell {
 					bare(loopReady, "never", size, batch, writers, runBareAppend)
 				}
 				var fresh []string
-				for _, lp := range []loop{loopInline, loopAhead, loopPwrite} {
+				for _, lp := range []loop{loopInline, loopZeros, loopAhead, loopPwrite} {
 					fresh = append(fresh, bare(lp, "never", size, batch, writers, runBareAppend))
 				}
 				log("append", "never", size, batch, writers, runAppend, fresh...)

@@ -52,7 +52,7 @@ func (w *workload) cells() []*cell {
 						for _, lp := range limitsOf(sync, rf) {
 							c := &cell{name: fmt.Sprintf("limit/%s/%s/x%d/w%d", lp, sizeName(size), batch, n), kind: string(lp),
 								sync: sync, size: size, batch: batch, writers: n, run: runBareSet}
-							if lp == loopInline || lp == loopSync {
+							if rf == 1 {
 								c.run = runBareAppend
 							}
 							limits = append(limits, c.name)
@@ -82,11 +82,11 @@ func limitsOf(sync string, rf int) []loop {
 	case rf == replicas && sync == "always":
 		return []loop{loopSetSync}
 	case rf == replicas:
-		return []loop{loopSet, loopSetSpread}
+		return []loop{loopSet, loopSetSpread, loopSetPopulate}
 	case rf == 1 && sync == "always":
 		return []loop{loopSync}
 	case rf == 1:
-		return []loop{loopInline}
+		return []loop{loopInline, loopZeros}
 	}
 	return nil
 }
@@ -171,9 +171,9 @@ func awaitReplicas(p *tidemark.Partition, n int, synced bool) error {
 	}
 }
 
-// A sender appends the records of one producer.
+// A sender appends the records of one producer. waits: it returns with the ack.
 type sender interface {
-	send(recs []record.Record) (ack, error)
+	send(recs []record.Record, waits bool) (ack, error)
 }
 
 // An ack is one of the two ways to wait for an append.
@@ -181,9 +181,13 @@ type ack struct {
 	pending  tidemark.Pending
 	delivery tidemark.Delivery
 	is       bool // a delivery
+	done     bool
 }
 
 func (a *ack) wait() (err error) {
+	if a.done {
+		return nil
+	}
 	if a.is {
 		_, err = a.delivery.Wait(context.Background())
 	} else {
@@ -212,7 +216,11 @@ type idempotent struct {
 	p *tidemark.Partition
 }
 
-func (x idempotent) send(recs []record.Record) (ack, error) {
+func (x idempotent) send(recs []record.Record, waits bool) (ack, error) {
+	if waits {
+		_, err := x.x.Produce(context.Background(), x.p, recs...)
+		return ack{done: true}, err
+	}
 	d, err := x.x.ProduceAsync(context.Background(), x.p, recs...)
 	return ack{delivery: d, is: true}, err
 }
@@ -223,7 +231,11 @@ type plain struct {
 	acks tidemark.Acks
 }
 
-func (x plain) send(recs []record.Record) (ack, error) {
+func (x plain) send(recs []record.Record, waits bool) (ack, error) {
+	if waits {
+		_, err := x.p.Produce(context.Background(), x.acks, recs...)
+		return ack{done: true}, err
+	}
 	a, err := x.p.ProduceAsync(context.Background(), x.acks, recs...)
 	return ack{pending: a}, err
 }
@@ -236,11 +248,15 @@ type batches struct {
 	b    record.Builder
 }
 
-func (x *batches) send(recs []record.Record) (ack, error) {
+func (x *batches) send(recs []record.Record, waits bool) (ack, error) {
 	x.spec.Now = time.Now().UnixMilli()
 	b, err := x.b.Build(recs, &x.spec)
 	if err != nil {
 		return ack{}, err
+	}
+	if waits {
+		_, err := x.p.ProduceBatch(context.Background(), x.acks, b)
+		return ack{done: true}, err
 	}
 	a, err := x.p.ProduceBatchAsync(context.Background(), x.acks, b)
 	return ack{pending: a}, err
@@ -299,7 +315,7 @@ func (b *bench) produceOne(c *cell, w int, vals *values, to sender, lat *hdrhist
 		for i := range recs {
 			recs[i].Value = vals.at(w, acked+int64(i))
 		}
-		a, err := to.send(recs)
+		a, err := to.send(recs, cap(under) == 1)
 		if err != nil {
 			return acked, err
 		}

@@ -214,8 +214,8 @@ func label(c *cell) []string {
 // limits prints the bare append loops as a matrix: a row for each shape of
 // append, a column for each loop.
 func (rep *report) limits(b *strings.Builder) {
-	columns := []loop{loopMemory, loopReady, loopInline, loopAhead, loopPwrite, loopSync}
-	header := []string{"record", "batch", "writers", "memory", "map ready", "map filled", "map ahead", "pwrite", "+fdatasync"}
+	columns := []loop{loopMemory, loopReady, loopInline, loopZeros, loopAhead, loopPwrite, loopSync}
+	header := []string{"record", "batch", "writers", "memory", "map ready", "map filled", "map zeros", "map ahead", "pwrite", "+fdatasync"}
 	rows := [][]string{append(header, "p50", "p99")}
 	at := map[string]int{}
 	for _, r := range rep.results {
@@ -235,7 +235,7 @@ func (rep *report) limits(b *strings.Builder) {
 			rows[n][3+len(columns)], rows[n][4+len(columns)] = micros(*r.P50us), micros(*r.P99us)
 		}
 	}
-	print(b, "Limits: bare loops, MB/s; a map's pages ready before the clock, filled by the append, or by a goroutine ahead of it", rows)
+	print(b, "Limits: bare loops, MB/s; a map's pages ready before the clock, populated by the append, made by its zeros, or populated by a goroutine ahead of it", rows)
 }
 
 // replicated prints the appends per acks mode.

@@ -221,7 +221,10 @@ func (l *Log) fitLocked(s *segment.Segment, in *incoming) (bool, error) {
 		return true, nil
 	case takes:
 		n := int64(in.n)
-		return false, l.outsideLocked(func() error { return l.grow(s, n) })
+		if err := l.fillOutsideLocked(s, n); !errors.Is(err, segment.ErrFull) {
+			return false, l.made(err)
+		}
+		return false, l.outsideLocked(func() error { return l.grow(s, n, (*segment.Segment).Grow) })
 	case ready:
 		return false, l.rollLocked(in.base)
 	}
@@ -236,7 +239,27 @@ func (l *Log) ready(s *segment.Segment, n int, takes bool) bool {
 		return s.Room(n)
 	}
 	next := l.next.Load()
-	return next != nil && next.Cap() >= int64(n) && next.Allocated() >= int64(n)
+	return next != nil && next.Room(n)
+}
+
+// fillOutsideLocked has n bytes of s ready if they have blocks already. It does without
+// maint, whose holder may have much else to do.
+func (l *Log) fillOutsideLocked(s *segment.Segment, n int64) error {
+	l.appendMu.Unlock()
+	defer l.appendMu.Lock()
+	return s.Fill(n)
+}
+
+// made makes an append's error of one of making room: where a segment takes no more
+// there is none, and it looks again; a failed write ends the log.
+func (l *Log) made(err error) error {
+	switch {
+	case err == nil || errors.Is(err, segment.ErrFull):
+		return nil
+	case sticks(err):
+		return l.fail("append", err)
+	}
+	return fmt.Errorf("append: %w: %w", ErrNoRoom, err)
 }
 
 // outsideLocked runs fn under maint without appendMu.
@@ -248,8 +271,8 @@ func (l *Log) outsideLocked(fn func() error) error {
 	return fn()
 }
 
-// grow allocates room for n more bytes. l.maint is held.
-func (l *Log) grow(s *segment.Segment, n int64) error {
+// grow makes room for n more bytes, by Segment.Grow or Allocate. l.maint is held.
+func (l *Log) grow(s *segment.Segment, n int64, how func(*segment.Segment, int64) error) error {
 	if l.closed.Load() {
 		return nil // the caller looks again
 	}
@@ -259,10 +282,7 @@ func (l *Log) grow(s *segment.Segment, n int64) error {
 	if s != l.active.Load() {
 		return nil
 	}
-	if err := s.Grow(n); err != nil && !errors.Is(err, segment.ErrFull) {
-		return fmt.Errorf("append: %w: %w", ErrNoRoom, err)
-	}
-	return nil
+	return l.made(how(s, n))
 }
 
 // Room returns why the log has no room now for the largest batch there may be and for
@@ -280,7 +300,7 @@ func (l *Log) Room() error {
 	s := l.active.Load()
 	var err error
 	if s.Cap()-s.Size() >= n {
-		err = l.grow(s, n)
+		err = l.grow(s, n, (*segment.Segment).Allocate)
 	} else {
 		err = l.prepare(n)
 	}
@@ -305,7 +325,11 @@ func (l *Log) prepare(need int64) error {
 		return fmt.Errorf("append: %w: %w", ErrNoRoom, err)
 	}
 	if next := l.next.Load(); next != nil {
-		if next.Cap() >= need && next.Allocated() >= need || !l.next.CompareAndSwap(next, nil) {
+		err := next.Grow(need)
+		if sticks(err) {
+			return l.fail("prepare segment", err)
+		}
+		if err == nil || !l.next.CompareAndSwap(next, nil) {
 			return nil
 		}
 		if err := next.Remove(); err != nil {
@@ -314,14 +338,20 @@ func (l *Log) prepare(need int64) error {
 	}
 	follows := l.active.Load().Size() >= readySize
 	s, err := segment.Create(l.dir, l.so, need, follows)
+	if sticks(err) {
+		return l.fail("prepare segment", err)
+	}
 	if err != nil {
 		return fmt.Errorf("prepare segment: %w: %w", ErrNoRoom, err)
 	}
 	l.nextPop = 0
 	if follows {
-		l.nextPop = s.Populate(0, l.o.PopulateBytes)
+		l.nextPop, err = s.Populate(0, l.o.PopulateBytes)
 	}
 	l.next.Store(s)
+	if sticks(err) {
+		return l.fail("prepare segment", err)
+	}
 	return nil
 }
 
@@ -676,7 +706,7 @@ func (l *Log) extendRun(n *int, src []byte, s *segment.Segment, h *head, nowMs i
 	}
 	var fault error // as if src ended there
 	defer mmap.Guard(src, &fault, debug.SetPanicOnFault(true))
-	room := min(s.Allocated()-size, maxRun)
+	room := min(s.Ready()-size, maxRun)
 	for last := h.last; *n < len(src); {
 		rest := src[*n:]
 		g, err := headOf(rest[:min(len(rest), record.HeaderSize)], len(rest))

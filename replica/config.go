@@ -331,5 +331,5 @@ func (l *Log) SetConfig(c Config) error {
 func (l *Log) segmentOptions() *segment.Options {
 	o, c := &l.o, l.cfg.Load()
 	return &segment.Options{FS: o.FS, Capacity: min(c.SegmentBytes, segment.MaxCapacity), IndexInterval: c.IndexIntervalBytes,
-		IndexBytes: c.SegmentIndexBytes, WriteThrough: o.Sync == Always, Huge: o.Sync == Never, ReadOnly: o.ReadOnly, Maps: o.Maps}
+		IndexBytes: c.SegmentIndexBytes, WriteThrough: o.Sync == Always, Fill: o.Sync == Never && o.PopulateBytes > 0, ReadOnly: o.ReadOnly, Maps: o.Maps}
 }

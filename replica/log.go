@@ -115,8 +115,9 @@ type Options struct {
 	// age (Kafka's log.retention.check.interval.ms), for the first time after 30
 	// s. Default 5 min, from 1 ms.
 	RetentionInterval time.Duration
-	// PopulateBytes is how far ahead of the end write faults are taken.
-	// Default 8 MiB, at most 64 MiB; not under Always.
+	// PopulateBytes is how far ahead of the end pages are prepared, so that appends
+	// do not wait for them. Default 2 MiB, under Interval 8 MiB; at most 64 MiB; not
+	// under Always.
 	PopulateBytes int64
 	// MaxProducers is how many idempotent producers are remembered, in 70 to 200
 	// bytes each; see package dedupe for who makes room for a new one. Default
@@ -182,7 +183,10 @@ func (o *Options) fill() error {
 			*v = d
 		}
 	}
-	def(&o.PopulateBytes, 8<<20)
+	if o.Sync == Interval {
+		def(&o.PopulateBytes, 8<<20)
+	}
+	def(&o.PopulateBytes, 2<<20)
 	def(&o.snapshotEvery, snapshotEvery)
 	if o.SyncInterval == 0 {
 		o.SyncInterval = time.Second

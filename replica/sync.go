@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/tidemark-log/tidemark/internal/mmap"
 	"github.com/tidemark-log/tidemark/internal/vfs"
 	"github.com/tidemark-log/tidemark/segment"
 )
@@ -256,7 +255,7 @@ func (l *Log) maintain(now time.Time) (n Next, err error) {
 const maxSealed = 64
 
 // populateStep is how much is populated between two looks at the log.
-const populateStep = mmap.LargePage
+const populateStep = segment.FillStep
 
 // aheadLocked allocates, populates and prepares. It takes no lock that an append
 // needs: an append that fills memory as fast as it can would be slowed down.
@@ -271,13 +270,7 @@ func (l *Log) aheadLocked() error {
 			l.nextPop = 0
 		}
 		l.popFrom = min(l.popFrom, size) // a truncation may have come in between
-		switch {
-		case l.popTo >= size:
-		case l.busy:
-			// Appends have caught up and take faults themselves: leave them the large
-			// page they are in, so that two processors work.
-			l.popTo = (size + populateStep - 1) &^ (populateStep - 1)
-		default:
+		if l.popTo < size {
 			l.popTo = size &^ (4096 - 1)
 		}
 		// How far ahead: not much for a log that takes little, the whole lead for
@@ -288,19 +281,19 @@ func (l *Log) aheadLocked() error {
 		}
 		if !l.expected && size-l.popFrom >= lead && lead >= readySize {
 			l.expected = true
-			_ = s.Expect(1) // a full disk is for the append to meet
+			_ = s.Expect() // a full disk is for the append to meet
 		}
 		if room := min(lead, s.Cap()-size); s.Allocated()-size < room {
-			if err := s.Grow(room); err != nil && !errors.Is(err, segment.ErrFull) {
+			if err := s.Allocate(room); err != nil && !errors.Is(err, segment.ErrFull) {
 				return err
 			}
 		}
-		want := size + lead
-		if l.busy { // in whole large pages
-			want = (want + populateStep - 1) &^ (populateStep - 1)
-		}
-		if want = min(want, s.Allocated()); l.o.Sync != Always && l.popTo < want && l.o.PopulateBytes > 0 {
-			if to := s.Populate(l.popTo, min(l.popTo&^(populateStep-1)+populateStep, want)); to > l.popTo {
+		if want := min(size+lead, s.Allocated()); l.o.Sync != Always && l.popTo < want && l.o.PopulateBytes > 0 {
+			to, err := s.Populate(l.popTo, min(l.popTo&^(populateStep-1)+populateStep, want))
+			if err != nil {
+				return l.fail("prepare space", err)
+			}
+			if to > l.popTo {
 				l.popTo = to
 				continue
 			}

@@ -76,10 +76,10 @@ type Options struct {
 	// decision 4): every flush write-protects mapped pages, and the next store
 	// would fault again.
 	WriteThrough bool
-	// Huge asks for large pages under a log that fills segments: cheaper to
-	// populate and to read. A store makes all of one dirty, so it is for logs
-	// whose active segment is not synced.
-	Huge     bool
+	// Fill makes the pages that appends will need by writing zeros in large pieces,
+	// which costs a quarter of populating them. A store makes all of a piece dirty,
+	// so it is for logs whose active segment is not synced.
+	Fill     bool
 	ReadOnly bool
 	Maps     *Maps
 }
@@ -97,9 +97,11 @@ type Segment struct {
 	pub atomic.Uint64
 	// allocated is the size of the file: blocks exist below it.
 	allocated atomic.Int64
-	sealed    atomic.Bool
-	known     bool // recovery need not read it
-	id        atomic.Uint64
+	// filled is where appends end for now: behind it Options.Fill writes zeros.
+	filled atomic.Int64
+	sealed atomic.Bool
+	known  bool // recovery need not read it
+	id     atomic.Uint64
 
 	cur     atomic.Pointer[mapping] // nil: not mapped; changed under mu
 	old     atomic.Int64            // retired mappings that are still read
@@ -208,10 +210,15 @@ func (s *Segment) create(need int64, follows bool) (err error) {
 	if err := s.mapLocked(); err != nil {
 		return err
 	}
+	first := min(int64(firstChunk), s.cap)
 	if follows {
-		err = s.Expect(max(need, 1))
-	} else {
-		err = s.Grow(max(min(firstChunk, s.cap), need))
+		first = min(maxGrow, s.cap)
+	}
+	if err = s.Allocate(max(first, need)); err != nil && follows {
+		err = s.Allocate(max(need, 1))
+	}
+	if err == nil && need > 0 {
+		err = s.Grow(need)
 	}
 	if err != nil {
 		s.cur.Swap(nil).retire()
@@ -220,20 +227,8 @@ func (s *Segment) create(need int64, follows bool) (err error) {
 	return err
 }
 
-// Expect prepares for much to come: disk blocks in one piece and large pages. It
-// fails only if not even need bytes can be had.
-func (s *Segment) Expect(need int64) error {
-	if s.o.Huge {
-		if m := s.cur.Load(); m != nil {
-			m.m.Huge()
-		}
-	}
-	size := s.Size()
-	if s.Grow(min(s.cap-size, maxGrow)) == nil {
-		return nil
-	}
-	return s.Grow(need)
-}
+// Expect prepares for much to come: disk blocks in one piece.
+func (s *Segment) Expect() error { return s.Allocate(min(s.cap-s.Size(), maxGrow)) }
 
 // Activate gives a created segment its base and its names. The directory is
 // not synced.
@@ -271,6 +266,7 @@ func Open(dir string, base, size int64, o *Options, trust bool) (*Segment, error
 	}
 	s := newSegment(dir, base, o, size)
 	s.allocated.Store(size)
+	s.filled.Store(size)
 	s.sealed.Store(true)
 	return s, s.openIndexes(trust)
 }
@@ -376,10 +372,18 @@ func (s *Segment) FirstTimestamp() int64 {
 	return ts
 }
 
-// Room reports whether n more bytes have blocks on disk.
-func (s *Segment) Room(n int) bool { return s.Size()+int64(n) <= s.allocated.Load() }
+// Ready is where appends end for now: blocks exist below it, and nobody else writes.
+func (s *Segment) Ready() int64 {
+	if s.o.Fill {
+		return s.filled.Load()
+	}
+	return s.allocated.Load()
+}
 
-// Reserve returns the n bytes behind the end, mapped and allocated, for the
+// Room reports whether n more bytes are ready.
+func (s *Segment) Room(n int) bool { return s.Size()+int64(n) <= s.Ready() }
+
+// Reserve returns the n bytes behind the end, mapped and ready, for the
 // appender to build a batch in. Publish them by Commit.
 func (s *Segment) Reserve(n int) []byte {
 	size := s.Size()
@@ -457,10 +461,18 @@ func (s *Segment) IndexBatch(pos int64, n int, lastOffset, maxTs int64) (indexed
 	return indexed
 }
 
-// Grow allocates disk blocks so that need more bytes fit, and some more. The
+// Grow has need more bytes ready: Allocate, and Fill.
+func (s *Segment) Grow(need int64) error {
+	if err := s.Allocate(need); err != nil {
+		return err
+	}
+	return s.Fill(need)
+}
+
+// Allocate makes disk blocks so that need more bytes fit, and some more. The
 // caller holds no lock that an append needs. ErrFull if they pass the capacity.
 // On ENOSPC nothing changed.
-func (s *Segment) Grow(need int64) error {
+func (s *Segment) Allocate(need int64) error {
 	size, have := s.Size(), s.allocated.Load()
 	if size+need <= have {
 		return nil
@@ -486,22 +498,67 @@ func (s *Segment) Grow(need int64) error {
 	return nil
 }
 
-// Populate takes write faults for [from, to) within the allocated part and
-// returns where it stopped.
-func (s *Segment) Populate(from, to int64) int64 {
+// FillStep is how many zeros are written at once: few enough to be in a processor's
+// cache still when records take their place.
+const FillStep = 256 << 10
+
+var zeros [FillStep]byte
+
+// Fill has n more bytes ready, which have blocks on disk: ErrFull if they have none.
+// The caller holds no lock that an append needs. After another error the log must
+// not go on, as after one of WriteAtEnd.
+func (s *Segment) Fill(n int64) error {
+	to := s.Size() + n
+	if to <= s.Ready() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sealed.Load() || s.file == nil || to > s.allocated.Load() {
+		return ErrFull
+	}
+	return s.fillLocked(to)
+}
+
+// fillLocked writes zeros up to the byte given, and some more: as many as there are,
+// up to a step. Nobody else writes there: appends end below, and s.mu keeps a cut out.
+func (s *Segment) fillLocked(to int64) error {
+	at := s.Ready()
+	to = min(roundUp(max(to, min(2*at, at+FillStep)), pageSize), s.allocated.Load())
+	for s.o.Fill && at < to {
+		n := min(to-at, FillStep-at%FillStep)
+		if _, err := s.file.WriteAt(zeros[:n], at); err != nil {
+			return fmt.Errorf("make pages: %w", err)
+		}
+		at += n
+		s.filled.Store(at)
+	}
+	return nil
+}
+
+// Populate prepares [from, to) within the allocated part for appends, as Fill does or
+// by taking write faults, and returns where it stopped. Errors are those of Fill.
+func (s *Segment) Populate(from, to int64) (int64, error) {
 	to = min(to, s.allocated.Load())
 	if from >= to || s.o.WriteThrough {
-		return from
+		return from, nil
+	}
+	if s.o.Fill {
+		err := s.Fill(to - s.Size())
+		if errors.Is(err, ErrFull) { // rolled or cut meanwhile
+			return from, nil
+		}
+		return max(from, s.filled.Load()), err
 	}
 	m, err := s.acquire(false)
 	if err != nil {
-		return from
+		return from, nil
 	}
 	defer m.release()
-	if m.m.Populate(from, to-from) != nil {
-		return from
+	if m.m.Populate(from, to-from) != nil { // stores will fault, that is all
+		return from, nil
 	}
-	return to
+	return to, nil
 }
 
 // Seal ends appending. Trim follows before the segment counts as settled.
@@ -543,6 +600,7 @@ func (s *Segment) trimFile() error {
 		return err
 	}
 	s.allocated.Store(s.Size())
+	s.filled.Store(s.Size())
 	return nil
 }
 
@@ -711,6 +769,7 @@ func (s *Segment) Cut(pos, offset int64) error {
 		return err
 	}
 	s.allocated.Store(pos)
+	s.filled.Store(pos)
 	// Blocks are wanted back; where the disk is full the next append asks again.
 	if want := max(min(have, roundUp(pos+firstChunk, pageSize)), pos); want > pos && s.file.Allocate(want) == nil {
 		s.allocated.Store(want)

@@ -7,6 +7,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
@@ -600,4 +602,107 @@ func TestZeroAhead(t *testing.T) {
 		faulty.SetRules(vfs.Rule{Ops: vfs.OpWrite, Err: errors.New("io"), After: 1})
 	}
 	t.Error("no append failed for its zeros")
+}
+
+// TestFill: the pages that appends need are made by zeros, each byte once, within what
+// is allocated and never below what is ready: what is appended stays. A young segment
+// gets few.
+func TestFill(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem(vfs.MemOptions{}))
+	h := newHarness(t, faulty, "/", Options{Fill: true, Capacity: 4 << 20}, 0)
+	if h.Ready() > pageSize || h.Allocated() != firstChunk {
+		t.Errorf("a new segment has %d bytes ready and %d allocated", h.Ready(), h.Allocated())
+	}
+	var offset int64
+	step := func(do func()) {
+		t.Helper()
+		ready := h.Ready()
+		faulty.ResetCalls()
+		do()
+		for _, c := range faulty.Calls() {
+			if c.Op != vfs.OpWrite {
+				continue
+			}
+			if c.Off != ready || c.N > FillStep || c.Off+c.N > h.Allocated() {
+				t.Fatalf("%d bytes written at %d; %d were ready, %d are allocated", c.N, c.Off, ready, h.Allocated())
+			}
+			ready += c.N
+		}
+		if h.Ready() != ready || ready < h.Size() {
+			t.Fatalf("%d bytes ready of %d; zeros end at %d", h.Ready(), h.Size(), ready)
+		}
+	}
+	appendOne := func(size int) {
+		b := batch(offset, 1, 1, size)
+		step(func() { h.append(b) })
+		offset++
+	}
+	for i := range 2500 {
+		appendOne(1000)
+		if i%100 == 0 {
+			to := h.Size() + 100<<10
+			step(func() {
+				if got, err := h.Populate(h.Size(), to); err != nil || got < min(to, h.Allocated()) {
+					t.Fatalf("Populate up to %d = %d, %v", to, got, err)
+				}
+			})
+		}
+		if h.Ready() > 2*h.Size()+100<<10+pageSize {
+			t.Fatalf("%d bytes ready for a log of %d", h.Ready(), h.Size())
+		}
+	}
+	for range 4 {
+		appendOne(300 << 10)
+	}
+	for o := range offset {
+		if got := h.read(o); got != o {
+			t.Fatalf("read at %d = %d", o, got)
+		}
+	}
+	h.truncate(10) // what is behind the cut is fresh
+	offset = 10
+	appendOne(1000)
+	h.reopen()
+	appendOne(1000)
+	faulty.SetRules(vfs.Rule{Ops: vfs.OpWrite, Err: errors.New("io")})
+	if err := h.Grow(1 << 20); err == nil || errors.Is(err, ErrFull) {
+		t.Errorf("zeros that cannot be written: %v", err)
+	}
+}
+
+// TestFillBesideAppends: somebody else makes pages while records take their place.
+func TestFillBesideAppends(t *testing.T) {
+	h := newHarness(t, vfs.OS, t.TempDir(), Options{Fill: true, Capacity: 8 << 20}, 0)
+	var wg sync.WaitGroup
+	var done atomic.Bool
+	wg.Go(func() {
+		for !done.Load() {
+			size := h.Size()
+			if err := h.Allocate(min(512<<10, h.Cap()-size)); err != nil && !errors.Is(err, ErrFull) {
+				t.Error(err)
+				return
+			}
+			if _, err := h.Populate(size, size+512<<10); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	end := int64(0)
+	for ; h.Size() < 7<<20; end++ {
+		h.append(batch(end, 1, 1, 700+int(end)%3000))
+	}
+	done.Store(true)
+	wg.Wait()
+	next := int64(0)
+	err := h.Walk(0, func(f Frame, b []byte) bool {
+		if _, err := record.Check(b); err != nil || f.Base != next {
+			t.Errorf("batch %d at %d: %v", next, f.Pos, err)
+		}
+		next++
+		return true
+	})
+	if err != nil || next != end {
+		t.Errorf("%d of %d batches: %v", next, end, err)
+	}
 }

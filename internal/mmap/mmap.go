@@ -13,7 +13,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	mmapgo "github.com/edsrzf/mmap-go"
 )
@@ -49,7 +48,6 @@ func SetLimit(n int64) { override.Store(n) }
 type Mapping struct {
 	data     mmapgo.MMap
 	writable bool
-	pages    atomic.Int32 // what was advised; pagesUnset without Huge
 }
 
 // Map maps [0, length) of f, shared. The file may be shorter; touching a page
@@ -94,18 +92,6 @@ func (m *Mapping) Bytes() []byte { return m.data }
 // where the kernel cannot populate (Linux before 5.14, darwin), EFAULT if the
 // range reaches past the page of the file's end.
 func (m *Mapping) Populate(off, n int64) error {
-	for m.writable && m.pages.Load() != pagesUnset && n > LargePage/2 && off >= 0 && off < int64(len(m.data)) {
-		step := min(n, LargePage-off%LargePage)
-		large := m.choose(off &^ (LargePage - 1))
-		begin := time.Now()
-		if err := m.populate(off, step, true); err != nil {
-			return err
-		}
-		if step == LargePage { // else part of a large page may have been there
-			costs.add(large, step, time.Since(begin))
-		}
-		off, n = off+step, n-step
-	}
 	return m.populate(off, n, m.writable)
 }
 

@@ -8,5 +8,3 @@ const supported = true
 func maxMapCount() int64 { return 65530 }
 
 func populate([]byte, bool) error { return errors.ErrUnsupported }
-
-func huge([]byte, bool) error { return errors.ErrUnsupported }

@@ -41,10 +41,3 @@ func populate(b []byte, writable bool) error {
 		}
 	}
 }
-
-func huge(b []byte, on bool) error {
-	if on {
-		return unix.Madvise(b, unix.MADV_HUGEPAGE)
-	}
-	return unix.Madvise(b, unix.MADV_NOHUGEPAGE)
-}

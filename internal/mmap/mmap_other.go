@@ -12,5 +12,3 @@ const supported = false
 func maxMapCount() int64 { return 2 }
 
 func populate([]byte, bool) error { return errors.ErrUnsupported }
-
-func huge([]byte, bool) error { return errors.ErrUnsupported }

@@ -540,8 +540,6 @@ func (mm *memMap) Populate(off, n int64) error {
 	})
 }
 
-func (mm *memMap) Huge() {}
-
 func (mm *memMap) PopulateRead(off, n int64) error { return mm.Populate(off, n) }
 
 func (mm *memMap) Unmap() error {

@@ -113,9 +113,6 @@ type Map interface {
 	Populate(off, n int64) error
 	// PopulateRead is Populate for read faults: nothing becomes dirty.
 	PopulateRead(off, n int64) error
-	// Huge lets Populate use large pages where the file system has them and while
-	// they are cheaper than small ones.
-	Huge()
 	Unmap() error
 }
 
