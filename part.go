@@ -31,6 +31,7 @@ type part struct {
 	looked  atomic.Bool                      // false: the clock, or what the node knows of others, moved
 	syncing atomic.Bool                      // the pump leads a sync
 	crowd   atomic.Int32                     // appends that were told at once, and may be back in a moment
+	tried   atomic.Int64                     // when it was last waited for such, in ns since alarmEpoch
 	due     alarm
 	task    task // the pump
 	asks    task // messages to the coordinator
@@ -117,7 +118,7 @@ type turn struct {
 
 var (
 	crewTurn  = turn{false, pumpBytes}
-	briefTurn = turn{true, inlineBytes}
+	briefTurn = turn{true, 8 * inlineBytes} // others may have appended meanwhile
 	shareTurn = turn{true, shareBytes}
 )
 

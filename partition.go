@@ -226,6 +226,9 @@ func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration, wai
 	case sync != nil:
 	case x.small():
 		t = briefTurn
+		if waits && acks == AcksAll && len(c.fx.Wake) > 0 && p.crowded(now) {
+			runtime.Gosched() // the others append, and are copied together
+		}
 	case waits && acks == AcksAll && p.log.mode != Always:
 		t = shareTurn
 	}
@@ -234,6 +237,16 @@ func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration, wai
 		c.tell()
 	}
 	return sync, err
+}
+
+// crowded reports whether the last appends were acknowledged several at once, or nobody
+// has tried for a while whether the next ones would be.
+func (p *part) crowded(now time.Time) bool {
+	if p.crowd.Load() > 0 && p.crowd.Add(-1) >= 0 {
+		return true
+	}
+	at, tried := int64(now.Sub(alarmEpoch)), p.tried.Load()
+	return at-tried > int64(time.Millisecond) && p.tried.CompareAndSwap(tried, at)
 }
 
 // syncFor has the log synced for an append: by its own goroutine if that waits for

@@ -523,9 +523,18 @@ func (s *Segment) Fill(n int64) error {
 // fillLocked writes zeros up to the byte given, and some more: as many as there are,
 // up to a step. Nobody else writes there: appends end below, and s.mu keeps a cut out.
 func (s *Segment) fillLocked(to int64) error {
-	at := s.Ready()
-	to = min(roundUp(max(to, min(2*at, at+FillStep)), pageSize), s.allocated.Load())
-	for s.o.Fill && at < to {
+	if !s.o.Fill {
+		return nil
+	}
+	at, most := s.Ready(), s.allocated.Load()
+	// Somebody may have cut the file. A store would find out, a write make it whole.
+	if i, err := s.file.Stat(); err != nil {
+		return fmt.Errorf("make pages: %w", err)
+	} else if i.Size < most {
+		return fmt.Errorf("make pages: %w", &fs.PathError{Op: vfs.OpWrite.String(), Path: s.file.Name(),
+			Err: fmt.Errorf("the file has %d bytes, want %d: somebody cut it", i.Size, most)})
+	}
+	for to = min(roundUp(max(to, min(2*at, at+FillStep)), pageSize), most); at < to; {
 		n := min(to-at, FillStep-at%FillStep)
 		if _, err := s.file.WriteAt(zeros[:n], at); err != nil {
 			return fmt.Errorf("make pages: %w", err)
