@@ -235,11 +235,9 @@ func (w *world) scan(pt *part) {
 	}
 	m.start = start
 	m.verified = min(m.verified, leo)
-	if start > m.verified {
-		m.verified = start
-		if start > m.end() {
-			m.list = m.list[:0]
-		}
+	m.verified = max(m.verified, start)
+	if start >= m.end() { // it may have begun anew, and begin a little lower with its first batch
+		m.list = m.list[:0]
 	}
 	for m.verified < leo {
 		v, err := l.ViewUnchecked(m.verified, leo, 1<<20)

@@ -27,7 +27,7 @@ func (w *world) addClients() {
 			p.idempotent = p.idempotent && acks != 0
 		}
 		p.inFlight = 5
-		if p.idempotent && w.c.has(Trimming) {
+		if p.idempotent && w.c.has(Trimming|Retention) {
 			p.inFlight = 1 // who is forgotten with its records may not be overtaken by itself
 		}
 		w.clients = append(w.clients, p)
@@ -268,7 +268,7 @@ func (p *producer) answer(m *message) {
 		}
 		w.cov.add("client: " + short(a.err))
 		if errors.Is(a.err, dedupe.ErrOutOfOrder) {
-			if s.disorder++; s == p.out[0] && s.disorder >= 5 && (p.acks != -1 || w.c.has(Trimming)) {
+			if s.disorder++; s == p.out[0] && s.disorder >= 5 && (p.acks != -1 || w.c.has(Trimming|Retention)) {
 				// What it followed was lost with a leader, as acks=1 allows: a new pid.
 				w.cov.add("client: new producer id")
 				for _, x := range p.out {

@@ -24,6 +24,7 @@ const (
 	Consumers
 	WeakAcks // acks 0 and 1
 	Writeback
+	Retention // by size, and by an age that only a clock that jumps can show (F20)
 	features
 )
 
@@ -44,7 +45,7 @@ func ParseFeatures(list string) (f Feature, ok bool) {
 	return f, true
 }
 
-var featureNames = []string{"drop", "dup", "reorder", "hostile", "drift", "late", "trim", "consumers", "weak acks", "writeback"}
+var featureNames = []string{"drop", "dup", "reorder", "hostile", "drift", "late", "trim", "consumers", "weak acks", "writeback", "retention"}
 
 func (f Feature) String() string {
 	var s []string

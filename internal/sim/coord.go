@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -18,6 +19,8 @@ type coord struct {
 	tickID  int64
 	watches []*message // that wait for changes, at most one of each node
 	timepiece
+	signs   []int64         // by node: its last sign of life that counted
+	seconds map[int32]int64 // broker epochs of second machines that live (F18)
 }
 
 // byteRand makes random bytes of a seeded stream.
@@ -31,7 +34,10 @@ func (b byteRand) Read(p []byte) (int, error) {
 }
 
 func newCoord(w *world) *coord {
-	c := &coord{w: w, tickAt: never}
+	c := &coord{w: w, tickAt: never, signs: make([]int64, w.c.nodes), seconds: map[int32]int64{}}
+	for i := range c.signs {
+		c.signs[i] = math.MinInt64 / 2
+	}
 	c.c = isr.NewController(isr.ControllerOptions{ClusterID: clusterID, TTL: time.Duration(w.c.ttl),
 		Rand: byteRand{rand.New(rand.NewPCG(w.o.Seed, 5))}})
 	c.c.Notify = func() { c.moved = true }
@@ -136,7 +142,37 @@ func (c *coord) deliver(m *message) {
 	default:
 		panic(fmt.Sprintf("coordinator gets %v", m.op))
 	}
+	c.sign(m, r)
 	w.net.send(r)
+}
+
+// sign notes a sign of life, or the end of one.
+func (c *coord) sign(m, r *message) {
+	w := c.w
+	switch m.op {
+	case opRegister:
+		if r.body.(*registered).a.Code == partition.OK {
+			c.signs[m.from] = w.now
+		}
+	case opKeepAlive, opReady:
+		if r.code == partition.OK {
+			c.signs[m.from] = w.now
+		}
+	case opFence:
+		if r.code == partition.OK {
+			c.signs[m.from] = math.MinInt64 / 2
+		}
+	}
+}
+
+// keepSeconds gives a sign of life of each second machine.
+func (c *coord) keepSeconds() {
+	for id := range int32(c.w.c.nodes) {
+		if epoch, ok := c.seconds[id]; ok {
+			c.c.KeepAlive(id, epoch, c.clock())
+		}
+	}
+	c.after()
 }
 
 // createTopic waits for the nodes and then makes the topic; clients and faults

@@ -64,7 +64,7 @@ var wanted = []string{
 	"A8 NONE", "A8 STALE_BROKER_EPOCH", "A8 UNKNOWN_TOPIC_ID", "A8 NOT_CONTROLLER", "A8 FENCED_LEADER_EPOCH",
 	"A8 INVALID_REQUEST", "A8 INVALID_UPDATE_VERSION", "A8 INELIGIBLE_REPLICA",
 	"F7 dropped", "F7 doubled", "F7 reordered", "F7 very late", "F8 clock of a life drifts",
-	"F22 spoiled answer", "F22 forged request",
+	"F18 NONE", "F18 DUPLICATE_BROKER_REGISTRATION", "F20 retention", "F22 spoiled answer", "F22 forged request",
 	"history judged by porcupine", "I25 at rest",
 }
 

@@ -8,40 +8,46 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
+	"github.com/tidemark-log/tidemark/partition"
 )
 
 // FaultKind is a kind of fault, or a set of them.
 type FaultKind uint32
 
 const (
-	Kill       FaultKind = 1 << iota // F1, at once
-	KillInOp                         // F1, between two disk operations
-	KillAfter                        // F1, right after something changed
-	Power                            // F2, at once
-	PowerInOp                        // F2, between two disk operations
-	PowerMany                        // F3
-	Pause                            // F4
-	Split                            // F5: nodes into two groups
-	NoCoord                          // F5: a node without coordinator
-	OneWay                           // F6
-	SlowNet                          // F7
-	CoordAway                        // F9
-	CoordSlow                        // F10
-	DiskFull                         // F13
-	DiskError                        // F14
-	SlowDisk                         // F15
-	Restart                          // F19: controlled stops
-	KillMany                         // F1 for several at once
-	WallJump                         // F8: a wall clock, by hours
-	ClockRate                        // F8: a monotonic clock, faster or slower for a while
-	TimersLate                       // F8
+	Kill          FaultKind = 1 << iota // F1, at once
+	KillInOp                            // F1, between two disk operations
+	KillAfter                           // F1, right after something changed
+	Power                               // F2, at once
+	PowerInOp                           // F2, between two disk operations
+	PowerMany                           // F3
+	Pause                               // F4
+	Split                               // F5: nodes into two groups
+	NoCoord                             // F5: a node without coordinator
+	OneWay                              // F6
+	SlowNet                             // F7
+	CoordAway                           // F9
+	CoordSlow                           // F10
+	DiskFull                            // F13
+	DiskError                           // F14
+	SlowDisk                            // F15
+	Restart                             // F19: controlled stops
+	KillMany                            // F1 for several at once
+	WallJump                            // F8: a wall clock, by hours
+	ClockRate                           // F8: a monotonic clock, faster or slower for a while
+	TimersLate                          // F8
+	EmptyDisk                           // F17: replaced by an empty one
+	SecondMachine                       // F18: another with the id of a node, and an empty disk
+	MinISR                              // F20
+	Preferred                           // F20: election of the first replica
 	faultKinds
 )
 
 var faultNames = []string{"F1 kill", "F1 kill in a disk operation", "F1 kill after a change", "F2 power cut", "F2 power cut in a disk operation",
 	"F3 power cut of many", "F4 pause", "F5 split", "F5 no coordinator", "F6 one way", "F7 slow network", "F9 coordinator away",
 	"F10 coordinator slow", "F13 disk full", "F14 disk error", "F15 slow disk", "F19 controlled stop", "F1 kill of many",
-	"F8 wall clock jumps", "F8 clock drifts", "F8 timers late"}
+	"F8 wall clock jumps", "F8 clock drifts", "F8 timers late",
+	"F17 empty disk", "F18 second machine", "F20 min ISR", "F20 preferred election"}
 
 func (k FaultKind) String() string {
 	var s []string
@@ -208,6 +214,11 @@ func (w *world) inject(i int) {
 			n.wall = w.jump(rng)
 		case ClockRate:
 			n.rate(w.now, rng.Int64N(100_001)-50_000)
+		case EmptyDisk:
+			heal = false
+			n.loseDisk(rng.IntN(2) == 0, f.For, rng)
+		case SecondMachine:
+			w.second(n, rng)
 		case TimersLate:
 			n.late++
 			n.lateBy = pick(rng, 10*ms, 100*ms, sec)
@@ -225,6 +236,11 @@ func (w *world) inject(i int) {
 		}
 	case CoordSlow:
 		w.net.slowCoord++
+	case MinISR, Preferred:
+		heal = false
+		if len(w.parts) > 0 {
+			w.administer(f)
+		}
 	case WallJump:
 		if rng.IntN(3) == 0 {
 			w.coord.wall = w.jump(rng)
@@ -239,6 +255,59 @@ func (w *world) inject(i int) {
 // less, but no day, which is how long a producer that is silent is remembered.
 func (w *world) jump(r *rand.Rand) int64 {
 	return pick(r, ms, sec, 60*sec, 11*3600*sec) * (r.Int64N(2001) - 1000) / 1000
+}
+
+// administer is what an operator asks of the coordinator.
+func (w *world) administer(f *Fault) {
+	c := w.coord
+	if f.Kind == MinISR {
+		if err := c.c.SetMinISR(topicName, int32(1+f.N%w.c.rf), c.clock()); err != nil {
+			panic(err)
+		}
+	} else {
+		code := c.c.ElectPreferred(partition.ID{Topic: w.topic, Partition: int32(f.N % w.c.parts)}, c.clock())
+		w.cov.add("preferred election " + code.String())
+	}
+	c.after()
+	w.checkRecords()
+}
+
+// second has a machine with an empty disk register under a node's id, and say that it
+// is ready. It is refused while the node's session lives; afterwards it is the node
+// until its own ends, which it keeps up until the fault is over.
+func (w *world) second(n *node, r *rand.Rand) {
+	c := w.coord
+	q := partition.Register{Node: n.id, ClusterID: clusterID, Previous: -1, Evidence: partition.Intact, Logs: []partition.LogEvidence{}}
+	fillUUID(r, &q.Incarnation)
+	fillUUID(r, &q.BootID)
+	a := c.c.Register(&q, c.clock())
+	w.tracef("a second n%d registers: %v, broker epoch %d", n.id, a.Code, a.BrokerEpoch)
+	w.cov.add("F18 " + a.Code.String())
+	if w.now < c.signs[n.id]+w.c.ttl {
+		w.check(a.Code == partition.DuplicateRegistration, "F18", "a second node %d is answered %v while the session of the first lives", n.id, a.Code)
+	}
+	if a.Code == partition.OK {
+		w.registered(n.id, &registered{q, a})
+		c.seconds[n.id] = a.BrokerEpoch
+		c.c.Ready(n.id, a.BrokerEpoch, c.clock())
+	}
+	c.after()
+	w.checkRecords()
+}
+
+// loseDisk ends a life, and its disk is replaced by an empty one, with or without a
+// reboot.
+func (n *node) loseDisk(reboot bool, down int64, r *rand.Rand) {
+	w := n.w
+	w.tracef("n%d loses its disk, reboot %v, down for %v", n.id, reboot, time.Duration(down))
+	img := n.mem
+	if reboot {
+		img = n.mem.PowerCut(r)
+	}
+	n.die(byKill, img.Blank(), down)
+	for _, g := range w.parts {
+		*g.mirrors[n.id] = mirror{led: -1, lost: true}
+	}
 }
 
 // oneWay cuts one direction between a node and some others; which, N says.
@@ -304,6 +373,8 @@ func (w *world) heal(i int) {
 			}
 		case ClockRate:
 			n.rate(w.now, 0)
+		case SecondMachine:
+			delete(w.coord.seconds, n.id)
 		case TimersLate:
 			if n.late--; n.late <= 0 {
 				n.late, n.lateBy = 0, 0
@@ -331,6 +402,7 @@ func (w *world) beginCalm() {
 	w.calmFrom = w.now
 	w.tracef("CALM: faults end")
 	clear(w.net.cut)
+	clear(w.coord.seconds)
 	clear(w.net.last) // what is minutes late by then holds nothing up
 	w.net.slowAll, w.net.slowCoord = 0, 0
 	for _, n := range w.nodes {

@@ -300,9 +300,12 @@ func (n *node) openLog(num int, held bool) (*part, error) {
 	pt := &part{n: n, num: num, g: w.parts[num], fx: &isr.Effects{}, idle: &isr.Effects{}, parked: map[int32]*parked{}, declined: -1, tickAt: never, pumpAt: never}
 	c := replica.EmbeddedConfig()
 	c.SegmentIndexBytes = 1 << 10
+	if w.c.has(Retention) {
+		c.RetentionBytes, c.RetentionMs, c.FileDeleteDelayMs = 3*w.c.segmentBytes, 3600_000, 1000
+	}
 	l, err := n.dir.OpenLog(replica.TopicPartition{Topic: topicName, Partition: int32(num)}, w.topic, replica.Options{
 		Sync: w.c.syncOf(num), SegmentBytes: w.c.segmentBytes, MaxBatchBytes: 4 << 10, IndexIntervalBytes: 512, Config: &c,
-		PopulateBytes: 4 << 10, MaxProducers: 10_000, SealedSyncDelay: time.Duration(w.c.maintain),
+		PopulateBytes: 4 << 10, MaxProducers: 10_000, SealedSyncDelay: time.Duration(w.c.maintain), RetentionInterval: time.Duration(w.c.maintain),
 		Held: held, Maps: n.maps,
 	}, n.clock())
 	if err != nil {
@@ -960,7 +963,11 @@ func (n *node) maintain() {
 		if pt == nil {
 			continue
 		}
+		start := pt.log.LogStartOffset()
 		next, err := pt.log.Maintain(n.clock())
+		if pt.log.LogStartOffset() > start {
+			w.cov.add("F20 retention")
+		}
 		if err != nil {
 			w.cov.add("maintain: " + short(err))
 		}

@@ -331,6 +331,10 @@ func (w *world) handle(e *event) {
 	case e.kind == evPhase:
 		w.createTopic()
 	case e.kind == evCheck:
+		if len(w.coord.seconds) > 0 {
+			w.coord.keepSeconds()
+			w.checkRecords()
+		}
 		w.checkSometimes()
 		if w.calm {
 			w.checkRest()

@@ -25,6 +25,18 @@ func (m *Mem) Kill() *Mem {
 	return m.cloneLocked()
 }
 
+// Blank returns what the next process finds when this one is killed and the disk is
+// replaced by an empty one, in the same boot of the machine.
+func (m *Mem) Blank() *Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = true
+	b := NewMem(MemOptions{Clock: m.clock, Seed: m.seed, Capacity: m.capacity})
+	b.boot, b.lastSync = m.boot, m.lastSync
+	b.lastIno = max(b.lastIno, m.lastIno)
+	return b
+}
+
 func (m *Mem) cloneLocked() *Mem {
 	c := &Mem{
 		clock: m.clock, seed: m.seed, boot: m.boot,

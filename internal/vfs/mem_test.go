@@ -483,6 +483,28 @@ func TestKill(t *testing.T) {
 	}), "unsyncedstored")
 }
 
+// TestBlank: an empty disk in the same machine: the old one is dead, and the boot goes
+// on.
+func TestBlank(t *testing.T) {
+	m := NewMem(MemOptions{Seed: 5}).PowerCut(rand.New(rand.NewPCG(1, 1)))
+	if err := WriteFileAtomic(m, "/a", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	b := m.Blank()
+	if b.BootID() != m.BootID() {
+		t.Error("another boot")
+	}
+	if _, err := m.List("/"); !errors.Is(err, ErrDead) {
+		t.Errorf("the old disk: %v", err)
+	}
+	if list, err := b.List("/"); err != nil || len(list) != 0 {
+		t.Errorf("the new disk has %v, %v", list, err)
+	}
+	if err := WriteFileAtomic(b, "/a", []byte("y")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPowerCutIsDeterministic(t *testing.T) {
 	m := newMem(t)
 	rng := newRand(7)
