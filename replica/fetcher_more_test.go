@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -243,6 +244,23 @@ func TestEvidence(t *testing.T) {
 		x.write(logName(0), b)
 		r.start(true)
 		check(r, "touched", partition.Suspect)
+
+		// Damaged where everything is deleted.
+		r = build(replica.Options{Sync: sync})
+		r.hw(9)
+		if err := errors.Join(r.log.SyncNow(), r.log.DeleteRecords(9)); err != nil {
+			t.Fatal(err)
+		}
+		r.mem = r.mem.PowerCut(rand.New(rand.NewPCG(4, 1)))
+		x = &lab{t: t, mem: r.mem, dir: "/log"}
+		b = x.read(logName(0))
+		b[8] ^= 1 // the length of its first batch
+		x.write(logName(0), b)
+		r.start(true)
+		if !r.warned("damage below the log start") {
+			t.Errorf("%v: the damage was not met", sync)
+		}
+		check(r, "damaged below the log start", durable)
 	}
 }
 

@@ -994,7 +994,7 @@ func (r *recovery) publish() error {
 func (r *recovery) evidence() partition.Evidence {
 	clean := r.old.flags&flagClean != 0
 	switch {
-	case r.l.Damage() != nil || r.holed || r.failed:
+	case r.l.Damage() != nil || r.failed: // damage below the log start is of records that are deleted
 		return partition.Suspect
 	case !r.slot && len(r.sizes) == 0:
 		return partition.Clean // it was never there: nothing was confirmed
