@@ -121,7 +121,6 @@ type Fetcher struct {
 	asking rounds // while not reconciled, once asked is set
 	asked  bool
 	due    change // to be made before anything else
-	agreed int64  // up to here this leader, in this epoch, has the same log
 	fresh  bool   // there was no answer to a fetch since the verdict
 
 	leaderHW, leaderStart int64 // newest known of this leader
@@ -262,7 +261,7 @@ func (f *Fetcher) Stop() {
 
 func (f *Fetcher) stop() {
 	f.view, f.out, f.due, f.after = nil, request{}, change{}, time.Time{}
-	f.asked, f.asking, f.agreed, f.leaderHW, f.leaderStart = false, rounds{}, 0, 0, 0
+	f.asked, f.asking, f.leaderHW, f.leaderStart = false, rounds{}, 0, 0
 	f.idle, f.bad, f.clashes = 0, 0, 0
 	s := &f.s
 	s.Following, s.Leader, s.LeaderEpoch, s.Reconciled, s.LastFetchedEpoch, s.Stopped = false, partition.None, -1, false, -1, nil
@@ -392,13 +391,8 @@ func (f *Fetcher) Answered(a *partition.EpochAnswer, now time.Time) error {
 	if a.Code != partition.OK || a.LeaderEpoch != f.s.LeaderEpoch {
 		return f.refused("epoch question", a.Code, a.LeaderEpoch, now)
 	}
-	return f.answer(a.Epoch, a.End, now)
-}
-
-// answer is one round (A10). After a wrong answer it begins with the first.
-func (f *Fetcher) answer(e int32, end int64, now time.Time) error {
-	done, err := f.asking.answer(e, end)
-	if err != nil {
+	done, err := f.asking.answer(a.Epoch, a.End)
+	if err != nil { // it begins with the first question again
 		f.asked = false
 		f.after = now.Add(f.o.Backoff)
 		return fmt.Errorf("epoch question of %s: %w", f.o.Name, err)
@@ -462,7 +456,6 @@ func (f *Fetcher) copy(r *partition.Fetched, now time.Time) (moved bool, err err
 	a, err := l.appendFollower(r.Records, demand{epoch: f.s.LeaderEpoch, gaps: l.cfg.Load().Compact, leo: r.LEO}, now.UnixMilli())
 	if moved = a.End > a.Base; moved {
 		f.s.Appended += a.End - a.Base
-		f.agreed = a.End
 		f.s.LastFetchedEpoch = l.lastEpoch()
 	}
 	if err == nil {
@@ -507,23 +500,15 @@ func (f *Fetcher) clash(r *partition.Fetched, moved bool) bool {
 // reportBad is how many bad answers in a row are reported as an error.
 const reportBad = 3
 
-// diverging takes the verdict of a fetch: the leader's answer to the question about
-// LastFetchedEpoch. Nothing else of the answer counts (A5).
+// diverging takes an answer that denies the log. Nothing else of it counts (A5).
 func (f *Fetcher) diverging(r *partition.Fetched, now time.Time) error {
-	epochs := f.l.Epochs()
-	n := len(epochs)
-	for n > 0 && epochs[n-1].Epoch > f.s.LastFetchedEpoch {
-		n-- // nothing is written in those
-	}
-	end := f.l.LogEndOffset()
-	q := newRounds(epochs[:n], end)
-	if n == 0 || r.DivergingEpoch > f.s.LastFetchedEpoch || r.DivergingEpoch == f.s.LastFetchedEpoch && r.DivergingEnd >= end {
+	last, end := f.s.LastFetchedEpoch, f.l.LogEndOffset()
+	says := fmt.Sprintf("diverging at epoch %d, end %d, where the log has epoch %d, end %d", r.DivergingEpoch, r.DivergingEnd, last, end)
+	if e := r.DivergingEpoch; e < 0 || r.DivergingEnd < 0 || e > last || e == last && r.DivergingEnd >= end {
 		f.after = now.Add(f.o.Backoff)
-		return fmt.Errorf("fetch of %s: %w: diverging at epoch %d, end %d, where the log has epoch %d, end %d", f.o.Name, errBadAnswer,
-			r.DivergingEpoch, r.DivergingEnd, f.s.LastFetchedEpoch, end)
+		return fmt.Errorf("fetch of %s: %w: %s", f.o.Name, errBadAnswer, says)
 	}
-	f.s.Reconciled, f.asked, f.asking = false, true, q
-	return f.answer(r.DivergingEpoch, r.DivergingEnd, now)
+	return f.halt(fmt.Errorf("fetch of %s: %w: %s", f.o.Name, ErrTakenBack, says)) // all of the log is this leader's
 }
 
 // outOfRange is A15's table.
@@ -532,18 +517,12 @@ func (f *Fetcher) outOfRange(r *partition.Fetched, now time.Time) error {
 	err := fmt.Errorf("fetch of %s at offset %d: %w: leader has %d to %d", f.o.Name, end, r.Code, r.LogStart, r.LEO)
 	switch {
 	case r.LogStart < 0 || r.LEO < r.LogStart: // no leader's log is like that
-	case end < r.LogStart:
+	case end < r.LogStart || end > r.LEO && start == end:
 		f.due = change{reset, r.LogStart}
 		return err
-	case end <= r.LEO: // the leader moved meanwhile: no reset, no spin
-	case start == end:
-		f.due = change{reset, r.LogStart}
-		return err
-	case f.agreed > r.LEO:
+	case end > r.LEO: // all of the log is this leader's
 		return f.halt(fmt.Errorf("%w: %w", ErrTakenBack, err))
-	default:
-		f.due = change{judge, r.LEO}
-		return err
+	default: // the leader moved meanwhile: no reset, no spin
 	}
 	f.after = now.Add(f.o.Backoff)
 	return err
@@ -573,10 +552,7 @@ func (f *Fetcher) change(now time.Time, s *Step) (done bool) {
 	switch {
 	case err == nil:
 		f.due, f.asked, f.asking = change{}, false, rounds{}
-		f.s.Reconciled, f.s.LastFetchedEpoch, f.agreed, f.fresh = true, f.l.lastEpoch(), 0, true
-		if end := f.l.LogEndOffset(); end > f.l.LogStartOffset() {
-			f.agreed = end
-		}
+		f.s.Reconciled, f.s.LastFetchedEpoch, f.fresh = true, f.l.lastEpoch(), true
 		return true
 	case f.s.Stopped != nil:
 	case errors.Is(err, errOtherEpochs):
@@ -602,9 +578,6 @@ func (f *Fetcher) judge(to int64) error {
 	to, err := l.batchStart(min(to, end))
 	if err != nil {
 		return err
-	}
-	if to < f.agreed {
-		return f.halt(fmt.Errorf("%w: the log up to offset %d, now up to %d", ErrTakenBack, f.agreed, to))
 	}
 	if to < end {
 		if err := l.correctEpochs(to, end); err != nil {
