@@ -26,11 +26,7 @@ func (r *rep) between(change func(x *lab)) {
 // leader's begins too. No byte is cut for it, and yet it has to go.
 func TestC073_StartsFollowing(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
-		a.lead(4)
-		a.put(100)
-		b.follow(a, 1)
+		a, b := following(t, o, fo, 4, 100)
 		b.lead(5)
 		a.lead(6)
 		old := []replica.Epoch{{Epoch: 4, StartOffset: 0}}
@@ -55,8 +51,7 @@ func TestC073_StartsFollowing(t *testing.T) {
 // where the leader's log does, not at 0.
 func TestC075_BeginsAtTheLogStart(t *testing.T) {
 	for _, end := range []int{3, 10, 12, 20} {
-		n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-		a, b := n[0], n[1]
+		a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 		if err := a.log.TruncateFullyAndStartAt(10); err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +86,7 @@ func TestC076_SparseFollower(t *testing.T) {
 	} {
 		for _, unclean := range []bool{false, true} {
 			t.Run(tc.name, func(t *testing.T) {
-				n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-				a, b := n[0], n[1]
+				a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 				for e := range int32(10) {
 					a.lead(e)
 					a.put(2)
@@ -122,8 +116,7 @@ func TestC076_SparseFollower(t *testing.T) {
 func TestC078_AheadOfTheLeader(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
 		o.SegmentBytes = 64 << 10
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
+		a, b := pair(t, o, fo)
 		x := reps(t, 2, o, fo) // the other partition
 		a.lead(1)
 		x[0].lead(1)
@@ -196,8 +189,7 @@ func TestC079_BehindAndBeyond(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.end), func(t *testing.T) {
 			o := replica.Options{Sync: replica.Never, SegmentBytes: 1 << 20}
-			n := reps(t, 2, o, replica.FetcherOptions{MaxBytes: 16 << 10})
-			a, b := n[0], n[1]
+			a, b := pair(t, o, replica.FetcherOptions{MaxBytes: 16 << 10})
 			a.lead(1)
 			for a.log.LogEndOffset() < 8000 {
 				a.put(100)
@@ -260,8 +252,7 @@ func TestC079_BehindAndBeyond(t *testing.T) {
 func TestC107_ReplicasAgree(t *testing.T) {
 	for _, who := range []string{"leader", "follower", "both"} {
 		t.Run(who, func(t *testing.T) {
-			n := reps(t, 2, replica.Options{ProducerExpiration: 10 * time.Minute}, replica.FetcherOptions{})
-			a, b := n[0], n[1]
+			a, b := pair(t, replica.Options{ProducerExpiration: 10 * time.Minute}, replica.FetcherOptions{})
 			send := func(r *rep, seq int32) replica.Appended {
 				t.Helper()
 				got, err := r.log.Append(producerBatch(0, 0, 7, seq, 1), replica.Client, t0.Add(11*time.Minute))

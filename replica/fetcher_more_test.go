@@ -93,8 +93,7 @@ func TestHostileLeader(t *testing.T) {
 	for _, sync := range []replica.SyncMode{replica.Always, replica.Never} {
 		for _, tc := range hostile {
 			t.Run(sync.String()+"/"+tc.name, func(t *testing.T) {
-				n := reps(t, 2, replica.Options{Sync: sync}, replica.FetcherOptions{})
-				a, b := n[0], n[1]
+				a, b := pair(t, replica.Options{Sync: sync}, replica.FetcherOptions{})
 				a.lead(2)
 				a.put(4)
 				a.lead(3)
@@ -141,8 +140,7 @@ func TestHostileLeader(t *testing.T) {
 	}
 	// Answers to the question that no honest leader gives.
 	for _, x := range [][2]int64{{9, 3}, {math.MaxInt32, 0}, {2, -7}, {-3, 5}, {-1, -1}, {3, math.MinInt64}} {
-		n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-		a, b := n[0], n[1]
+		a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 		b.lead(2)
 		b.put(4)
 		a.epoch = 5
@@ -416,11 +414,7 @@ func FuzzFetcher(f *testing.F) {
 	f.Add(byte(2), int64(2), int64(7), int64(9), int32(2), int64(2), []byte(nil))
 	f.Add(byte(3), int64(2), int64(7), int64(9), int32(1), int64(1), []byte(good[:30]))
 	f.Fuzz(func(t *testing.T, kind byte, hw, start, leo int64, epoch int32, end int64, records []byte) {
-		n := reps(t, 2, replica.Options{Sync: replica.SyncMode(kind >> 3 & 1 * 2)}, replica.FetcherOptions{Recovery: replica.Recovery(kind >> 4 & 1)})
-		a, b := n[0], n[1]
-		a.lead(2)
-		a.put(4)
-		b.follow(a, 1)
+		a, b := following(t, replica.Options{Sync: replica.SyncMode(kind >> 3 & 1 * 2)}, replica.FetcherOptions{Recovery: replica.Recovery(kind >> 4 & 1)}, 2, 4)
 		if kind&32 != 0 {
 			a.hw(3)
 			b.run(a)

@@ -61,6 +61,23 @@ func reps(t testing.TB, n int, o replica.Options, fo replica.FetcherOptions) []*
 	return list
 }
 
+// pair makes replicas 0 and 1.
+func pair(t testing.TB, o replica.Options, fo replica.FetcherOptions) (a, b *rep) {
+	n := reps(t, 2, o, fo)
+	return n[0], n[1]
+}
+
+// following is pair where the first leads in an epoch, has put n records, and the second
+// has copied them.
+func following(t testing.TB, o replica.Options, fo replica.FetcherOptions, epoch int32, n int) (a, b *rep) {
+	t.Helper()
+	a, b = pair(t, o, fo)
+	a.lead(epoch)
+	a.put(n)
+	b.follow(a, 1)
+	return a, b
+}
+
 // start opens the log in a new life.
 func (r *rep) start(held bool) {
 	r.t.Helper()
@@ -327,11 +344,7 @@ func eachMode(t *testing.T, f func(t *testing.T, o replica.Options, fo replica.F
 func TestS10_RestartedFollower(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
 		o.SegmentBytes = 64 << 10
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
-		a.lead(5)
-		a.put(498)
-		b.follow(a, 1)
+		a, b := following(t, o, fo, 5, 498)
 		a.hw(498)
 		b.run(a)
 		b.ends(498, 498)
@@ -359,8 +372,7 @@ func TestS10_RestartedFollower(t *testing.T) {
 // KIP-101 scenario 1: who restarts keeps what it may have acknowledged.
 func TestS11_RestartBeforeElection(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
+		a, b := pair(t, o, fo)
 		b.lead(0)
 		b.put(1)
 		a.follow(b, 0)
@@ -387,11 +399,7 @@ func TestS11_RestartBeforeElection(t *testing.T) {
 // KIP-101 scenario 2: both lose power; the logs do not fork.
 func TestS12_PowerCutOnBoth(t *testing.T) {
 	for _, mode := range modes {
-		n := reps(t, 2, replica.Options{Sync: replica.Never}, replica.FetcherOptions{Recovery: mode})
-		a, b := n[0], n[1]
-		a.lead(0)
-		a.put(1)
-		b.follow(a, 1)
+		a, b := following(t, replica.Options{Sync: replica.Never}, replica.FetcherOptions{Recovery: mode}, 0, 1)
 		a.hw(1)
 		b.run(a)
 		if err := errors.Join(a.log.SyncNow(), b.log.SyncNow()); err != nil {
@@ -427,11 +435,7 @@ func TestS12_PowerCutOnBoth(t *testing.T) {
 // KIP-279: three fast changes of leader.
 func TestS13_FastLeaderChanges(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		p, q := n[0], n[1]
-		p.lead(0)
-		p.put(1)
-		q.follow(p, 1)
+		p, q := following(t, o, fo, 0, 1)
 		q.lead(1)
 		q.put(1)
 		p.lead(2)
@@ -477,11 +481,7 @@ func TestS15_MissedEpoch(t *testing.T) {
 
 // Who is in the ELR keeps what a leader confirms; later it is an ordinary follower.
 func TestS20_EligibleKeepsAll(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{Recovery: replica.Refetch})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(3)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{Recovery: replica.Refetch}, 1, 3)
 	b.kill()
 	rec := a.record()
 	rec.MinISR, rec.ELR = 2, []partition.Member{{Node: 1, BrokerEpoch: 101}}
@@ -503,8 +503,7 @@ func TestS20_EligibleKeepsAll(t *testing.T) {
 
 func TestS31_EmptyDisk(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
+		a, b := pair(t, o, fo)
 		a.lead(1)
 		for range 30 {
 			a.put(20)
@@ -530,11 +529,7 @@ func TestS31_EmptyDisk(t *testing.T) {
 // Epochs that nothing was written in are known to who led them, and go when it
 // follows.
 func TestS42_EmptyEpochs(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(0)
-	a.put(3)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 0, 3)
 	for e := int32(1); e < 5; e += 2 {
 		b.lead(e)
 		a.lead(e + 1)
@@ -554,8 +549,7 @@ func TestS42_EmptyEpochs(t *testing.T) {
 // A question about an epoch above the leader's newest: the follower waits, and cuts
 // nothing.
 func TestS43_OlderLeader(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	a.lead(2)
 	a.put(1)
 	b.lead(3)
@@ -571,8 +565,7 @@ func TestS43_OlderLeader(t *testing.T) {
 		t.Errorf("%+v after %v", s, b.now.Sub(before))
 	}
 	// Below the first that is kept: it ends where that begins.
-	n = reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b = n[0], n[1]
+	a, b = pair(t, replica.Options{}, replica.FetcherOptions{})
 	b.lead(1)
 	b.put(4)
 	if _, err := a.log.Append(batchAt(0, 3, 5, 20), replica.Follower, t0); err != nil {
@@ -583,11 +576,7 @@ func TestS43_OlderLeader(t *testing.T) {
 }
 
 func TestS44_EpochZeroAfterUncleanStop(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(0)
-	a.put(2)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 0, 2)
 	a.powerCut(3)
 	if e, end := a.log.EndOffsetFor(0); e != 0 || end > 2 {
 		t.Fatalf("epoch 0 ends at (%d, %d)", e, end)
@@ -601,8 +590,7 @@ func TestS44_EpochZeroAfterUncleanStop(t *testing.T) {
 
 func TestS45_EpochFileLost(t *testing.T) {
 	for _, content := range []*string{nil, new(""), new("0\n3\n0 0\n1 "), new("garbage")} {
-		n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-		a, b := n[0], n[1]
+		a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 		for e := range int32(4) {
 			a.lead(e)
 			a.put(3)
@@ -633,8 +621,7 @@ func TestS45_EpochFileLost(t *testing.T) {
 // The history of a log that was made again does not lead an idle partition in
 // circles.
 func TestS46_HistoryLost(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	for e := range int32(4) {
 		a.lead(e)
 		a.put(3)
@@ -658,11 +645,7 @@ func TestS46_HistoryLost(t *testing.T) {
 }
 
 func TestS47_EmptyAnswer(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(3)
-	a.put(2)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 3, 2)
 	for range 3 {
 		s := b.step(a)
 		for s.Do != replica.SendFetch {
@@ -713,8 +696,7 @@ func (r *rep) hand(ld *rep, f func(a *partition.Fetched)) error {
 // oldFollower returns a leader and a follower of a log without epochs, the only
 // one whose fetch can be answered with a verdict: any other is judged before.
 func oldFollower(t *testing.T) (a, b *rep) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b = n[0], n[1]
+	a, b = pair(t, replica.Options{}, replica.FetcherOptions{})
 	if _, err := b.log.Append(batchAt(0, -1, 4, 20), replica.Follower, t0); err != nil {
 		t.Fatal(err)
 	}
@@ -727,11 +709,7 @@ func oldFollower(t *testing.T) (a, b *rep) {
 
 // Nothing but the verdict counts of an answer that carries one.
 func TestS48_DivergingWithHigherHW(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(5)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 1, 5)
 	a.hw(3)
 	b.run(a)
 	b.ends(3, 5)
@@ -818,11 +796,7 @@ func TestS50_VerdictOfAnotherView(t *testing.T) {
 
 // A sync or a view in the way is waited for, without a spin.
 func TestBusyCut(t *testing.T) {
-	n := reps(t, 2, replica.Options{Sync: replica.Interval}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(4)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{Sync: replica.Interval}, replica.FetcherOptions{}, 1, 4)
 	b.lead(2)
 	b.put(3)
 	a.lead(3)
@@ -847,8 +821,7 @@ func TestBusyCut(t *testing.T) {
 
 // Below the leader's log start, whatever the epochs say: the log begins anew there.
 func TestS51_BelowLogStartDiverging(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	b.lead(1)
 	b.put(3)
 	a.lead(2)
@@ -867,11 +840,7 @@ func TestS51_BelowLogStartDiverging(t *testing.T) {
 
 func TestS52_BelowLogStart(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
-		a.lead(1)
-		a.put(3)
-		b.follow(a, 1)
+		a, b := following(t, o, fo, 1, 3)
 		a.hw(3)
 		b.run(a)
 		for range 10 {
@@ -903,11 +872,7 @@ func TestS52_BelowLogStart(t *testing.T) {
 
 // A follower that is ahead is cut, with a report where it knew of a commit.
 func TestS53_AheadOfLeader(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(2)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 1, 2)
 	b.lead(2)
 	b.put(1)
 	b.put(1)
@@ -922,11 +887,7 @@ func TestS53_AheadOfLeader(t *testing.T) {
 
 // TestS54: in range, and yet out of range: a leader that has just moved.
 func TestS54_OutOfRangeInRange(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(5)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 1, 5)
 	sent, before := b.sent, *b.now
 	for range 5 {
 		if err := b.hand(a, func(r *partition.Fetched) { r.Code = partition.OffsetOutOfRange }); err == nil {
@@ -952,8 +913,7 @@ func TestS54_OutOfRangeInRange(t *testing.T) {
 // The leader's log start lies inside a batch.
 func TestS55_StartInsideBatch(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
+		a, b := pair(t, o, fo)
 		a.lead(1)
 		a.put(10)
 		a.put(10)
@@ -993,8 +953,7 @@ func TestFirstBatchElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
 				fo.MaxBytes = tc.maxBytes
-				n := reps(t, 2, o, fo)
-				a, b := n[0], n[1]
+				a, b := pair(t, o, fo)
 				a.lead(1)
 				a.put(4)
 				a.put(10)
@@ -1043,11 +1002,7 @@ func TestFirstBatchElsewhere(t *testing.T) {
 // While the leader cannot be reached the high watermark stays as it was, and is
 // there after a restart.
 func TestS63_LeaderUnreachable(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{Timeout: 10 * time.Second})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(5)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{Timeout: 10 * time.Second}, 1, 5)
 	a.hw(5)
 	b.run(a)
 	a.lead(2)
@@ -1080,8 +1035,7 @@ func TestS63_LeaderUnreachable(t *testing.T) {
 // simulator (seed 1543 of a stand-in).
 func TestVerdictAtLogStart(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
+		a, b := pair(t, o, fo)
 		b.lead(0)
 		for range 28 {
 			b.put(1)
@@ -1117,8 +1071,7 @@ func producerBatch(base int64, epoch int32, pid int64, seq int32, n int) record.
 
 // A follower takes its leader's word for a producer it knows nothing of.
 func TestS79_UnknownProducer(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	for i := range int32(10) {
 		if _, err := a.log.Append(producerBatch(int64(i), 1, 7, i, 1), replica.Follower, t0); err != nil {
 			t.Fatal(err)
@@ -1141,8 +1094,7 @@ func TestS79_UnknownProducer(t *testing.T) {
 // A cut inside a producer's window leaves the table of the log.
 func TestS82_CutInWindow(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
+		a, b := pair(t, o, fo)
 		a.lead(1)
 		put := func(r *rep, seq int32) replica.Appended {
 			t.Helper()
@@ -1178,8 +1130,7 @@ func TestS82_CutInWindow(t *testing.T) {
 // A partition whose leader sends rubbish holds no other up: each has its own
 // follower, and that one does not spin.
 func TestS87_CorruptPartition(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	a.lead(1)
 	a.put(5)
 	b.begin(a, 1)
@@ -1205,16 +1156,12 @@ func TestS87_CorruptPartition(t *testing.T) {
 // meanwhile.
 func TestS96_HeldTailOfManyEpochs(t *testing.T) {
 	eachMode(t, func(t *testing.T, o replica.Options, fo replica.FetcherOptions) {
-		n := reps(t, 2, o, fo)
-		a, b := n[0], n[1]
-		a.lead(0)
-		a.put(2)
-		b.follow(a, 1)
+		a, b := following(t, o, fo, 0, 2)
 		a.hw(2)
 		b.run(a)
 		// b leads 2, 4, 6 alone, a 1, 3, 5, 7.
 		for e := int32(1); e < 8; e++ {
-			x := n[(e+1)%2]
+			x := []*rep{a, b}[(e+1)%2]
 			x.lead(e)
 			x.put(2)
 		}
@@ -1257,11 +1204,7 @@ func TestS97_RefetchRefused(t *testing.T) {
 		{"last known", func(r *partition.Record) { r.LastKnown, r.MinISR = []partition.Member{{Node: 1}}, 2 }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := reps(t, 2, replica.Options{}, replica.FetcherOptions{Recovery: replica.Refetch})
-			a, b := n[0], n[1]
-			a.lead(1)
-			a.put(4)
-			b.follow(a, 1)
+			a, b := following(t, replica.Options{}, replica.FetcherOptions{Recovery: replica.Refetch}, 1, 4)
 			b.kill()
 			rec := a.record()
 			tc.set(rec)
@@ -1283,8 +1226,7 @@ func TestS97_RefetchRefused(t *testing.T) {
 
 // TestStepBack: no record of an older epoch is followed (R13), held epochs included.
 func TestStepBack(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	b.lead(5)
 	b.put(1)
 	b.kill()
@@ -1309,11 +1251,7 @@ func TestStepBack(t *testing.T) {
 
 // TestNewerView: a record of the same leader epoch restarts nothing (S41).
 func TestS41_NewerView(t *testing.T) {
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(2)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{}, replica.FetcherOptions{}, 1, 2)
 	var s replica.Step
 	b.f.Next(*b.now, &s)
 	if s.Do != replica.SendFetch {
@@ -1334,8 +1272,7 @@ func TestS41_NewerView(t *testing.T) {
 
 // TestLateAnswers: what does not answer the question in flight is dropped (R29).
 func TestLateAnswers(t *testing.T) {
-	n := reps(t, 2, replica.Options{Sync: replica.Never}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{Sync: replica.Never}, replica.FetcherOptions{})
 	a.lead(1)
 	a.put(2)
 	b.begin(a, 1)
@@ -1387,11 +1324,7 @@ func TestLateAnswers(t *testing.T) {
 // TestPacing: no more than a few fruitless fetches per back-off (I26), though none
 // waits that brings something.
 func TestPacing(t *testing.T) {
-	n := reps(t, 2, replica.Options{Sync: replica.Never}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
-	a.lead(1)
-	a.put(1)
-	b.follow(a, 1)
+	a, b := following(t, replica.Options{Sync: replica.Never}, replica.FetcherOptions{}, 1, 1)
 	for _, code := range []partition.Code{partition.OK, partition.FencedLeaderEpoch, partition.UnknownLeaderEpoch, partition.NotLeader,
 		partition.StaleBrokerEpoch, partition.StorageError, partition.UnknownTopicID} {
 		sent, before := b.sent, *b.now
@@ -1417,8 +1350,7 @@ func TestPacing(t *testing.T) {
 // TestConfirmIsSynced: under Always a fetch confirms only what is on disk (R6), and
 // the high watermark follows the sync.
 func TestConfirmIsSynced(t *testing.T) {
-	n := reps(t, 2, replica.Options{Sync: replica.Always}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{Sync: replica.Always}, replica.FetcherOptions{})
 	a.lead(1)
 	a.put(3)
 	a.hw(3)

@@ -116,8 +116,7 @@ func TestFollowOverAGap(t *testing.T) {
 		first := 10 + gap
 		c := replica.EmbeddedConfig()
 		c.Compact = true
-		n := reps(t, 2, replica.Options{Config: &c}, replica.FetcherOptions{})
-		a, b := n[0], n[1]
+		a, b := pair(t, replica.Options{Config: &c}, replica.FetcherOptions{})
 		for _, x := range [][]byte{batchAt(0, 0, 10, 50), batchAt(first, 0, 10, 50)} {
 			if _, err := a.log.Append(x, replica.Follower, t0); err != nil {
 				t.Fatal(err)
@@ -147,8 +146,7 @@ func TestFollowOverAGap(t *testing.T) {
 		b.follow(a)
 		b.ends(first, first+1)
 	}
-	n := reps(t, 2, replica.Options{}, replica.FetcherOptions{})
-	a, b := n[0], n[1]
+	a, b := pair(t, replica.Options{}, replica.FetcherOptions{})
 	for _, x := range [][]byte{batchAt(0, 0, 10, 50), batchAt(1<<40, 0, 10, 50)} {
 		if _, err := a.log.Append(x, replica.Follower, t0); err != nil {
 			t.Fatal(err)
