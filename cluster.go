@@ -392,7 +392,9 @@ func (c *Cluster) enter(r *partition.Record) *Partition {
 		h := c.parts[r.ID]
 		c.mu.Unlock()
 		if h != nil {
-			h.take(r)
+			if h.take(r) {
+				h.moved(ChangedLeader | ChangedISR)
+			}
 			return h
 		}
 		c.runWatch() // what the node has read, this reads too
@@ -509,8 +511,9 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	return nil
 }
 
-// DeleteTopic deletes a topic. Its files go in the background. On a node that is down
-// they stay until a topic of the same name is made there, or somebody removes them.
+// DeleteTopic deletes a topic. Its files go in the background; on a node that is down,
+// when it comes back. Where the process ends before that they stay, and are not looked
+// at, until a topic of the same name is made there, or somebody removes them.
 //
 // Errors: ErrNoTopic, ErrClosed, those of the coordinator's file.
 func (c *Cluster) DeleteTopic(name string) error {
@@ -528,6 +531,87 @@ func (c *Cluster) DeleteTopic(name string) error {
 	}
 	c.runWatch()
 	return nil
+}
+
+// ElectPreferred makes the first of a partition's replicas the leader, if it is up and in
+// sync, and returns once it leads. The present leader hands over when that has all it
+// has: nothing is lost, whatever acks it was given.
+//
+// Errors: ErrNoTopic, ErrNoPartition, ErrClosed; IneligibleReplica; that of ctx, or of the
+// wait for what is not copied yet, at most LagMax, after which the leader leads on.
+func (c *Cluster) ElectPreferred(ctx context.Context, topic string, partition int) error {
+	h, err := c.Partition(topic, partition)
+	if err != nil {
+		return err
+	}
+	for {
+		if r := c.ctl.Record(h.id); r != nil && r.Leader < 0 {
+			return fmt.Errorf("elect preferred leader of %s: %w: nobody leads", h.name, IneligibleReplica)
+		}
+		p, err := h.awaitLeader(ctx, nil)
+		if err != nil {
+			return fmt.Errorf("elect preferred leader: %w", err)
+		}
+		s := p.p.Status()
+		if s.Role != isr.Leading {
+			continue
+		}
+		to := s.Record.Replicas[0]
+		if to == p.f.n.id {
+			return nil
+		}
+		if !slices.Contains(p.successors(&s), to) {
+			return fmt.Errorf("elect preferred leader of %s: %w: node %d, in sync are %d", h.name, IneligibleReplica, to, nodesOf(s.Committed))
+		}
+		if err := p.handOver(ctx, to, c.o.LagMax, NotLeader); err != nil {
+			return fmt.Errorf("elect preferred leader: %w", err)
+		}
+		c.runWatch()
+	}
+}
+
+// SetMinISR changes TopicOptions.MinISR of a topic, and returns once those who lead act
+// on it. Where nobody leads it is in force with the first change under the next leader.
+//
+// Errors: ErrNoTopic; ErrClosed; n is not from 1 to the replicas of its partitions; of the
+// coordinator's file; of ctx, after which it is changed all the same.
+func (c *Cluster) SetMinISR(ctx context.Context, topic string, n int) error {
+	if c.closed() {
+		return ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.mu.RLock()
+	var parts []*Partition
+	for i := range c.topics[topic].Partitions {
+		parts = append(parts, c.byName[TopicPartition{Topic: topic, Partition: i}])
+	}
+	c.mu.RUnlock()
+	rf := 0
+	for _, h := range parts {
+		if r := c.ctl.Record(h.id); r != nil {
+			rf = max(rf, len(r.Replicas))
+		}
+	}
+	if rf > 0 && (n < 1 || n > rf) {
+		return fmt.Errorf("set MinISR of topic %q: %d, want 1 to %d", topic, n, rf)
+	}
+	if err := c.ctl.SetMinISR(topic, int32(n), time.Now()); err != nil {
+		return err
+	}
+	c.runWatch()
+	for _, h := range parts {
+		for s := range h.Subscribe(ctx, ChangedISR|ChangedLeader) {
+			r := h.record.Load()
+			if p := h.leading(); s.Leader < 0 || p == nil {
+				break
+			} else if v := p.p.Status().Record; v != nil && v.PartitionEpoch >= r.PartitionEpoch {
+				break
+			}
+		}
+	}
+	return ctx.Err()
 }
 
 // Topics lists the topics by name.
@@ -589,7 +673,7 @@ func (c *Cluster) Start(ctx context.Context, id int) error {
 
 // Stop stops a node in order: others take the lead where it led, once they have all
 // it has, its logs are synced and marked clean. It waits for that at most until ctx
-// ends, and stops then all the same.
+// ends, and for each of the others at most LagMax, and stops then all the same.
 //
 // Errors: ErrNoNode; ErrNodeDown; of its logs and folder, after which it has stopped.
 func (c *Cluster) Stop(ctx context.Context, id int) error {

@@ -632,49 +632,260 @@ func TestBreakLeaderFolder(t *testing.T) {
 	}
 }
 
-// TestBreakReplicaNotMade: a node that cannot make its replica leads nothing by it.
+// TestBreakReplicaNotMade: a node that cannot make its replica leads nothing by it, and
+// has one once nothing is in the way any more.
 func TestBreakReplicaNotMade(t *testing.T) {
-	dir := t.TempDir()
-	c := openCluster(t, dir, tidemark.ClusterOptions{SessionTimeout: 200 * time.Millisecond})
-	must(t, os.WriteFile(filepath.Join(dir, "node-0", "x-0"), []byte("in the way"), 0o600))
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := c.CreateTopic(ctx, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}, MinISR: 2}); err != nil {
-		t.Fatal(err)
+	for _, rf := range []int{3, 1} {
+		t.Run(fmt.Sprint("replicas ", rf), func(t *testing.T) {
+			dir := t.TempDir()
+			c := openCluster(t, dir, tidemark.ClusterOptions{SessionTimeout: 200 * time.Millisecond})
+			inTheWay := filepath.Join(dir, "node-0", "x-0")
+			must(t, os.WriteFile(inTheWay, []byte("in the way"), 0o600))
+			ctx := within(t)
+			if rf == 1 { // nobody else can lead
+				var cancel func()
+				ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+				defer cancel()
+			}
+			if err := c.CreateTopic(ctx, "x", tidemark.TopicOptions{Replicas: [][]int32{[]int32{0, 1, 2}[:rf]}}); (err == nil) != (rf == 3) {
+				t.Fatal(err)
+			}
+			h, err := c.Partition("x", 0)
+			must(t, err)
+			if rf == 3 {
+				if lead := h.State().Leader; lead == 0 {
+					t.Errorf("node 0 leads")
+				}
+				produce(t, h, tidemark.AcksLeader, "leader")
+				produce(t, h, tidemark.AcksAll, "all")
+			}
+			if r := replicaOf(h, 0); r.Up || r.Err == nil || r.NotMade == 0 {
+				t.Errorf("%+v", r)
+			}
+			must(t, os.Remove(inTheWay))
+			produce(t, h, tidemark.AcksAll, "again")
+			caughtUp(t, h)
+			if r := replicaOf(h, 0); !r.Up || r.Err != nil || r.NotMade == 0 {
+				t.Errorf("%+v", r)
+			}
+		})
 	}
-	h, err := c.Partition("x", 0)
-	must(t, err)
-	if lead := h.State().Leader; lead == 0 {
-		t.Errorf("node 0 leads")
-	}
-	produce(t, h, tidemark.AcksLeader, "leader")
-	produce(t, h, tidemark.AcksAll, "all")
 }
 
-// TestBreakLostByLeader: what a leader alone acknowledged is lost with it; of what a
-// producer sends next each batch is in the log or refused, and it goes on.
+// TestS90_TopicRecreated: a topic is deleted while a node is down, and maybe made again.
+// The node's old log goes, or is not looked at if the whole cluster was closed meanwhile;
+// it is never the new topic's.
+func TestS90_TopicRecreated(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		for _, reopen := range []bool{false, true} {
+			t.Run(fmt.Sprintf("again=%v,reopen=%v", again, reopen), func(t *testing.T) {
+				dir := t.TempDir()
+				o := tidemark.ClusterOptions{DeleteDelay: -1, SessionTimeout: 200 * time.Millisecond}
+				c := openCluster(t, dir, o)
+				h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{2, 1, 0}}})
+				produce(t, h, tidemark.AcksAll, "old")
+				caughtUp(t, h)
+				must(t, c.Kill(2))
+				must(t, c.DeleteTopic("x"))
+				if again {
+					h = createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{2, 1, 0}}})
+					produce(t, h, tidemark.AcksAll, "new")
+				}
+				if reopen {
+					closeCluster(t, c)
+					c = openCluster(t, dir, o)
+				} else {
+					must(t, c.Start(within(t), 2))
+				}
+				folder := filepath.Join(dir, "node-2", "x-0")
+				if !again {
+					_, err := os.Stat(folder)
+					if left := err == nil; left != reopen {
+						t.Errorf("the folder is there: %v", left)
+					}
+					createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{2, 1, 0}}})
+				}
+				h, err := c.Partition("x", 0)
+				must(t, err)
+				if !again {
+					produce(t, h, tidemark.AcksAll, "new")
+				}
+				caughtUp(t, h)
+				if got := values(t, h); fmt.Sprint(got) != "[new]" {
+					t.Errorf("%q", got)
+				}
+				sameLogs(t, dir, c, 3, "x-0")
+			})
+		}
+	}
+}
+
+// TestBreakLostByLeader: what a leader alone acknowledged is lost with it; what a
+// producer sends next is in the log all the same, once and in order.
 func TestBreakLostByLeader(t *testing.T) {
-	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 300 * time.Millisecond, Log: tidemark.Options{Sync: tidemark.Never}})
-	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}})
-	p, err := c.NewProducer(tidemark.ProducerOptions{Acks: tidemark.AcksLeader})
+	for _, acks := range []tidemark.Acks{tidemark.AcksLeader, tidemark.AcksNone} {
+		t.Run("acks "+acks.String(), func(t *testing.T) {
+			c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 300 * time.Millisecond, Log: tidemark.Options{Sync: tidemark.Never}})
+			h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}})
+			p, err := c.NewProducer(tidemark.ProducerOptions{Acks: acks})
+			must(t, err)
+			defer p.Close()
+			send := func(v string) tidemark.Delivery {
+				t.Helper()
+				d, err := p.ProduceAsync(within(t), h, tidemark.Record{Value: []byte(v)})
+				must(t, err)
+				return d
+			}
+			wait := func(list ...tidemark.Delivery) {
+				t.Helper()
+				for _, d := range list {
+					if _, err := d.Wait(within(t)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			wait(send("a"))
+			caughtUp(t, h)
+			c.Pause(1, true)
+			c.Pause(2, true)
+			wait(send("lost"))
+			must(t, c.Kill(0))
+			c.Pause(1, false)
+			c.Pause(2, false)
+			wait(send("b"), send("c"), send("d"))
+			wait(send("e"))
+			eventually(t, "all is committed", func() bool { return fmt.Sprint(values(t, h)) == "[a b c d e]" })
+		})
+	}
+}
+
+// TestBreakWaitTwice: an answer is given once, whatever its memory is used for next; who
+// gave up waiting may wait again.
+func TestBreakWaitTwice(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}, MinISR: 3})
+	caughtUp(t, h)
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
 	must(t, err)
 	defer p.Close()
-	send := func(v string) error {
-		_, err := p.Produce(within(t), h, tidemark.Record{Value: []byte(v)})
-		return err
+	type pending interface {
+		Wait(context.Context) (int64, error)
 	}
-	must(t, send("a"))
+	for what, begin := range map[string]func() (pending, error){
+		"Pending":  func() (pending, error) { return h.ProduceAsync(within(t), tidemark.AcksAll, tidemark.Record{}) },
+		"Delivery": func() (pending, error) { return p.ProduceAsync(within(t), h, tidemark.Record{}) },
+	} {
+		var old []pending
+		for i := range 3 {
+			c.Pause(1, true)
+			produce(t, h, tidemark.AcksLeader, "node 1 has asked for it") // and its next fetch will not come
+			x, err := begin()
+			must(t, err)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+			if _, err := x.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", what, err)
+			}
+			cancel()
+			for _, o := range old {
+				if base, err := o.Wait(within(t)); !errors.Is(err, tidemark.ErrWaited) {
+					t.Errorf("%s: a second wait: %d, %v", what, base, err)
+				}
+			}
+			c.Pause(1, false)
+			var got [2]error // of two at once one has the answer
+			var wg sync.WaitGroup
+			for j := range got {
+				wg.Go(func() { _, got[j] = x.Wait(within(t)) })
+			}
+			wg.Wait()
+			if (got[0] == nil) == (got[1] == nil) || !errors.Is(errors.Join(got[:]...), tidemark.ErrWaited) {
+				t.Errorf("%s %d: two at once: %v", what, i, got)
+			}
+			old = append(old, x)
+		}
+	}
+}
+
+// TestBreakLanes: a producer forgets the partitions of deleted topics.
+func TestBreakLanes(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
+	p, err := c.NewProducer(tidemark.ProducerOptions{})
+	must(t, err)
+	defer p.Close()
+	for i := range 5 {
+		h := createTopic(t, c, "x", tidemark.TopicOptions{})
+		_, err := p.Produce(within(t), h, tidemark.Record{})
+		must(t, err)
+		must(t, c.DeleteTopic("x"))
+		if _, err := p.Produce(within(t), h, tidemark.Record{}); !errors.Is(err, tidemark.ErrNoPartition) {
+			t.Errorf("produce to a deleted topic: %v", err)
+		}
+		if n := p.Lanes(); n != 1 {
+			t.Errorf("%d lanes after %d topics", n, i+1)
+		}
+	}
+}
+
+// TestElectPreferred: the lead goes to the first replica, with everything, if that is in
+// sync.
+func TestElectPreferred(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 300 * time.Millisecond, LagMax: 500 * time.Millisecond, Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{2, 1, 0}}})
+	must(t, c.ElectPreferred(within(t), "x", 0)) // it is
+	must(t, c.Kill(2))
+	produce(t, h, tidemark.AcksLeader, "a")
+	if err := c.ElectPreferred(within(t), "x", 0); !errors.Is(err, tidemark.IneligibleReplica) {
+		t.Errorf("node 2 is down: %v", err)
+	}
+	must(t, c.Start(within(t), 2))
 	caughtUp(t, h)
-	c.Pause(1, true)
 	c.Pause(2, true)
-	must(t, send("lost"))
-	must(t, c.Kill(0))
-	c.Pause(1, false)
-	c.Pause(2, false)
-	want := "[a b c]"
-	if send("b") != nil { // the log misses what came before it
-		want = "[a c]"
+	produce(t, h, tidemark.AcksLeader, "b")
+	if err := c.ElectPreferred(within(t), "x", 0); err == nil {
+		t.Error("node 2 leads without the last record")
 	}
-	must(t, send("c"))
-	eventually(t, "all is committed", func() bool { return fmt.Sprint(values(t, h)) == want })
+	produce(t, h, tidemark.AcksLeader, "c") // the leader leads on
+	c.Pause(2, false)
+	caughtUp(t, h)
+	must(t, c.ElectPreferred(within(t), "x", 0))
+	if s := h.State(); s.Leader != 2 {
+		t.Errorf("%+v", s)
+	}
+	produce(t, h, tidemark.AcksAll, "d")
+	if got := fmt.Sprint(values(t, h)); got != "[a b c d]" {
+		t.Errorf("%s", got)
+	}
+	if start, err := h.LogStartOffset(); start != 0 || err != nil {
+		t.Errorf("log start %d, %v", start, err)
+	}
+	if err := c.ElectPreferred(within(t), "y", 0); !errors.Is(err, tidemark.ErrNoTopic) {
+		t.Errorf("no topic: %v", err)
+	}
+}
+
+// TestSetMinISR: a least ISR that was changed is in force when SetMinISR returns.
+func TestSetMinISR(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 300 * time.Millisecond, Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Partitions: 3})
+	must(t, c.Kill((h.State().Leader+1)%3))
+	eventually(t, "two are in sync", func() bool { return len(h.State().ISR) == 2 })
+	for i := range 10 {
+		must(t, c.SetMinISR(within(t), "x", 3))
+		if _, err := h.Produce(within(t), tidemark.AcksAll, tidemark.Record{}); !errors.Is(err, tidemark.NotEnoughReplicas) {
+			t.Errorf("%d: two of three: %v", i, err)
+		}
+		must(t, c.SetMinISR(within(t), "x", 2))
+		produce(t, h, tidemark.AcksAll, "two")
+	}
+	if n := h.Stats().MinISR; n != 2 {
+		t.Errorf("MinISR %d", n)
+	}
+	for _, n := range []int{-1, 0, 4, 1 << 32} {
+		if err := c.SetMinISR(within(t), "x", n); err == nil {
+			t.Errorf("MinISR %d is taken", n)
+		}
+	}
+	if err := c.SetMinISR(within(t), "y", 1); !errors.Is(err, tidemark.ErrNoTopic) {
+		t.Errorf("no topic: %v", err)
+	}
 }

@@ -207,6 +207,14 @@ func ExampleOpenCluster() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	// From now on an ack means three copies, and refuses to be less.
+	if err := c.SetMinISR(ctx, "orders", 3); err != nil {
+		log.Fatal(err)
+	}
+	// Leaders go back to where they were at first, after nodes were away.
+	if err := c.ElectPreferred(ctx, "orders", 1); err != nil {
+		log.Fatal(err)
+	}
 	for r, err := range orders.Records(base) {
 		if err != nil {
 			log.Fatal(err)

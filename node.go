@@ -55,6 +55,8 @@ type life struct {
 
 	removing task // folders of deleted partitions
 	removal  alarm
+	making   task // replicas that could not be made
+	remake   alarm
 
 	roster atomic.Pointer[[]partition.Node] // by id; copied at each change
 
@@ -65,8 +67,18 @@ type life struct {
 	mu     sync.Mutex
 	opened map[TopicPartition]*Log // at the start, before it is known whose they are
 	parts  map[partition.ID]*part
+	unmade map[partition.ID]unmade // replicas it should have
 	ended  bool
 }
+
+// unmade is a replica that could not be made, or whose log could not be opened.
+type unmade struct {
+	wait time.Duration // between the last attempt and the next
+	due  time.Time
+}
+
+// maxRemake is the longest that a replica which could not be made is left alone.
+const maxRemake = time.Minute
 
 // Node implements isr.Roster.
 func (f *life) Node(id int32) partition.Node {
@@ -92,9 +104,10 @@ func (n *Node) start(ctx context.Context) (err error) {
 	}()
 	c := n.c
 	f := &life{n: n, crew: newCrew(max(8, 2*runtime.GOMAXPROCS(0))), topics: map[UUID]isr.Topic{},
-		opened: map[TopicPartition]*Log{}, parts: map[partition.ID]*part{}, incarnation: newUUID()}
-	f.watch.run, f.rejoining.run, f.removing.run = f.runWatch, f.rejoin, f.runRemove
+		opened: map[TopicPartition]*Log{}, parts: map[partition.ID]*part{}, unmade: map[partition.ID]unmade{}, incarnation: newUUID()}
+	f.watch.run, f.rejoining.run, f.removing.run, f.making.run = f.runWatch, f.rejoin, f.runRemove, f.runMake
 	f.removal.fire = func() { f.crew.do(&f.removing) }
+	f.remake.fire = func() { f.crew.do(&f.making) }
 	f.alarm.init()
 	f.roster.Store(&[]partition.Node{})
 	f.dir, err = replica.OpenDir(n.dir, replica.DirOptions{NodeID: n.id, ClusterID: c.id, BrokerEpoch: -1,
@@ -130,6 +143,7 @@ func (n *Node) start(ctx context.Context) (err error) {
 			return fmt.Errorf("ready: %w: %w", code, err)
 		}
 	}
+	f.dropDeleted()
 	n.life.Store(f)
 	f.keepAlive()
 	f.crew.do(&f.watch) // what was said before life was set
@@ -150,7 +164,7 @@ func (f *life) openAll() []partition.LogEvidence {
 		id, err := f.dir.TopicID(p)
 		config, known := options[id]
 		if err == nil && !known {
-			return // left alone; a topic of this name would take its place (join)
+			return // see dropDeleted; a topic of this name would take its place (join)
 		}
 		var l *Log
 		if err == nil {
@@ -177,9 +191,14 @@ func (f *life) openLog(p TopicPartition, id UUID, config map[string]string, held
 	}
 	ro := o.replica()
 	ro.Held = held
-	return start(&o, f.crew, ro, func(ro replica.Options, now time.Time) (*replica.Log, error) {
+	l, err := start(&o, f.crew, ro, func(ro replica.Options, now time.Time) (*replica.Log, error) {
 		return f.dir.OpenLog(p, id, ro, now)
 	})
+	if err != nil {
+		return nil, err
+	}
+	l.name = p
+	return l, nil
 }
 
 func (f *life) registration() partition.Register {
@@ -224,8 +243,16 @@ func (f *life) keepAlive() {
 	ttl := f.n.c.o.SessionTimeout
 	switch code := f.n.c.ctl.KeepAlive(f.n.id, f.epoch, sent); code {
 	case partition.OK:
+		led := f.lease.Valid(sent)
 		f.lease.Set(sent.Add(ttl - ttl/5))
 		f.fenced.Store(false)
+		if !led { // who waits for a leader that serves
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for _, p := range f.parts {
+				p.h.moved(ChangedLeader)
+			}
+		}
 	case partition.StaleBrokerEpoch, partition.IneligibleReplica:
 		if !f.fenced.Swap(true) {
 			f.n.c.o.Logger.Warn("node was taken for dead", "node", f.n.id, "code", code.String())
@@ -301,11 +328,30 @@ func (f *life) takeTopic(t isr.Topic) {
 		f.mu.Lock()
 		p := f.parts[id]
 		delete(f.parts, id)
+		delete(f.unmade, id)
 		f.mu.Unlock()
 		if p != nil {
 			p.end(ErrNoPartition, (*replica.Log).Discard)
 		}
 		f.deleteFolder(name, t.ID)
+	}
+}
+
+// dropDeleted deletes the folders of topics that were deleted while the node was down
+// (S90). What the coordinator does not know to be deleted is left alone: it may have
+// lost something itself.
+func (f *life) dropDeleted() {
+	for _, name := range f.dir.Partitions() {
+		id, err := f.dir.TopicID(name)
+		f.watching.Lock()
+		if _, known := f.topics[id]; err == nil && !known {
+			if f.n.c.ctl.Deleted(id) {
+				f.deleteFolder(name, id)
+			} else if f.dir.Has(name) {
+				f.n.c.o.Logger.Warn("folder of a topic that nobody knows is left alone", "node", f.n.id, "partition", name.String(), "topic", id.String())
+			}
+		}
+		f.watching.Unlock()
 	}
 }
 
@@ -330,6 +376,47 @@ func (f *life) runRemove() {
 	}
 }
 
+// runMake tries again to make the replicas for which it is time.
+func (f *life) runMake() {
+	f.watching.Lock()
+	defer f.watching.Unlock()
+	f.mu.Lock()
+	list := slices.Collect(maps.Keys(f.unmade))
+	f.mu.Unlock()
+	var due []*partition.Record
+	for _, id := range list {
+		r := f.n.c.ctl.Record(id)
+		f.mu.Lock()
+		switch u := f.unmade[id]; {
+		case r == nil || !r.Assigned(f.n.id) || f.parts[id] != nil:
+			delete(f.unmade, id)
+		case time.Now().Before(u.due):
+			f.alarm.pull(&f.remake, u.due)
+		default:
+			due = append(due, r)
+		}
+		f.mu.Unlock()
+	}
+	inParallel(8, due, f.join)
+}
+
+// notMade has a replica that could not be made tried again.
+func (f *life) notMade(h *Partition, err error) {
+	f.n.c.o.Logger.Error("replica not made", "node", f.n.id, "partition", h.name.String(), "err", err)
+	m := &missing{err: err, times: 1}
+	if old := h.missing[f.n.id].Load(); old != nil {
+		m.times += old.times
+	}
+	h.missing[f.n.id].Store(m)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := f.unmade[h.id]
+	u.wait = min(max(2*u.wait, f.n.c.o.FetchBackoff), max(maxRemake, f.n.c.o.FetchBackoff))
+	u.due = time.Now().Add(u.wait)
+	f.unmade[h.id] = u
+	f.alarm.pull(&f.remake, u.due)
+}
+
 // join makes this node's part in a partition, with its log, and the folder if there
 // is none.
 func (f *life) join(r *partition.Record) {
@@ -349,7 +436,7 @@ func (f *life) join(r *partition.Record) {
 			f.deleteFolder(h.name, have) // of a topic of this name that was deleted while the node was down (S90)
 		}
 		if l, err = f.openLog(h.name, t.ID, t.Config, f.dir.Has(h.name)); err != nil {
-			c.o.Logger.Error("replica not made", "node", f.n.id, "partition", h.name.String(), "err", err)
+			f.notMade(h, err)
 			if r.Leader == f.n.id && len(r.ISR)+len(r.ELR) > 1 { // somebody else may have it
 				c.ctl.Decline(r.ID, f.n.id, f.epoch, r.LeaderEpoch, time.Now())
 			}
@@ -361,6 +448,10 @@ func (f *life) join(r *partition.Record) {
 	ended := f.ended
 	if !ended {
 		f.parts[r.ID] = p
+		delete(f.unmade, r.ID)
+		if m := h.missing[f.n.id].Load(); m != nil {
+			h.missing[f.n.id].Store(&missing{times: m.times})
+		}
 		h.parts[f.n.id].Store(p)
 	}
 	f.mu.Unlock()
@@ -390,6 +481,7 @@ func (f *life) end(why error, how func(*replica.Log) error) error {
 	f.crew.stop(&f.watch)
 	f.crew.stop(&f.rejoining)
 	f.crew.stop(&f.removing)
+	f.crew.stop(&f.making)
 	f.mu.Lock()
 	parts := slices.Collect(maps.Values(f.parts))
 	logs := slices.Collect(maps.Values(f.opened))

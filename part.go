@@ -445,7 +445,6 @@ func (p *part) handOver(ctx context.Context, to int32, wait time.Duration, why e
 		a := p.f.n.c.ctl.Handover(p.h.id, p.f.n.id, p.f.epoch, to, epoch, time.Now())
 		if a.Code == partition.OK && a.Record != nil {
 			p.take(a.Record)
-			p.h.take(a.Record)
 			return nil
 		}
 		err = a.Code

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidemark-log/tidemark/dedupe"
 	"github.com/tidemark-log/tidemark/isr"
 	"github.com/tidemark-log/tidemark/partition"
 	"github.com/tidemark-log/tidemark/record"
@@ -63,6 +64,23 @@ const (
 	NotEnoughAfterAppend = partition.NotEnoughAfterAppend
 	OffsetOutOfRange     = partition.OffsetOutOfRange
 	OffsetNotAvailable   = partition.OffsetNotAvailable
+	StorageError         = partition.StorageError
+	// IneligibleReplica: a node that is not up or not in sync cannot lead.
+	IneligibleReplica = partition.IneligibleReplica
+	// Unknown: the coordinator could not store it; it may come to be, or not.
+	Unknown = partition.Unknown
+	// InvalidRequiredAcks: acks that there are not.
+	InvalidRequiredAcks = partition.InvalidRequiredAcks
+)
+
+var (
+	// ErrTooManyWaiters means that ClusterOptions.MaxWaiters appends to the partition wait
+	// for their acks. Nothing was appended.
+	ErrTooManyWaiters = isr.ErrTooManyWaiters
+	// ErrOutOfOrder and ErrFenced refuse a batch of an idempotent producer: it does not
+	// follow that producer's last one, or a newer epoch of the producer was seen.
+	ErrOutOfOrder = dedupe.ErrOutOfOrder
+	ErrFenced     = dedupe.ErrFenced
 )
 
 // Partition is a handle on a partition of a cluster that follows its leader. All
@@ -72,9 +90,10 @@ type Partition struct {
 	id   partition.ID
 	name TopicPartition
 
-	parts  []atomic.Pointer[part]           // by node: those that are up
-	record atomic.Pointer[partition.Record] // newest, as clients see it
-	gone   atomic.Bool                      // the topic was deleted
+	parts   []atomic.Pointer[part]           // by node: those that are up
+	missing []atomic.Pointer[missing]        // by node: why it has, or had, none
+	record  atomic.Pointer[partition.Record] // newest, as clients see it
+	gone    atomic.Bool                      // the topic was deleted
 
 	watch struct {
 		n    atomic.Int32
@@ -83,8 +102,14 @@ type Partition struct {
 	}
 }
 
+// missing is a replica that its node could not make, some times.
+type missing struct {
+	err   error // nil: it has one now
+	times int64
+}
+
 func newPartition(c *Cluster, id partition.ID, name TopicPartition) *Partition {
-	return &Partition{c: c, id: id, name: name, parts: make([]atomic.Pointer[part], len(c.nodes))}
+	return &Partition{c: c, id: id, name: name, parts: make([]atomic.Pointer[part], len(c.nodes)), missing: make([]atomic.Pointer[missing], len(c.nodes))}
 }
 
 // Name of the partition.
@@ -149,15 +174,11 @@ func (h *Partition) awaitLeader(ctx context.Context, not *part) (*part, error) {
 				return p, nil
 			}
 		}
-		t := time.NewTimer(50 * time.Millisecond) // a lease that comes back moves nothing
 		select {
 		case <-w.ch:
-		case <-t.C:
 		case <-ctx.Done():
-			t.Stop()
 			return nil, fmt.Errorf("partition %s: %w: %w", h.name, NotLeader, ctx.Err())
 		}
-		t.Stop()
 	}
 }
 
@@ -167,7 +188,30 @@ type call struct {
 	fx   isr.Effects
 	done chan struct{} // one slot
 	fn   func(*call)   // in the place of done: by who answers; must not block
+	uses uses
 }
+
+// uses counts those of something that is used again and again, so that a handle of
+// an earlier use does nothing to a later one. It is odd while somebody waits.
+type uses struct{ n atomic.Uint64 }
+
+// take begins the only wait of a use.
+func (u *uses) take(use uint64) error {
+	if !u.n.CompareAndSwap(use, use+1) {
+		return ErrWaited
+	}
+	return nil
+}
+
+// back ends a wait that got no answer: there may be another.
+func (u *uses) back(use uint64) { u.n.Store(use) }
+
+// over ends the use.
+func (u *uses) over(use uint64) { u.n.Store(use + 2) }
+
+// ErrWaited means that the answer to an append was taken before, or somebody else waits
+// for it.
+var ErrWaited = errors.New("the answer was waited for before")
 
 var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
@@ -261,15 +305,20 @@ func (p *part) syncFor(waits bool) {
 
 // Pending is an append under way.
 type Pending struct {
-	c    *call
-	base int64
+	c   *call // nil with AcksNone
+	use uint64
 }
 
-// Wait returns the offset of the first record once the append is acknowledged. It
-// is to be called once; after an error of ctx nothing is known of the append.
+// Wait returns the offset of the first record once the append is acknowledged, −1 at
+// once with AcksNone. An error of ctx says nothing of the append, and Wait may be called
+// again. Other errors: those of [Partition.Produce]; ErrWaited, since the answer is given
+// once.
 func (p Pending) Wait(ctx context.Context) (base int64, err error) {
 	if p.c == nil {
-		return p.base, nil
+		return -1, nil
+	}
+	if err := p.c.uses.take(p.use); err != nil {
+		return 0, err
 	}
 	if ctx.Done() == nil {
 		<-p.c.done
@@ -277,10 +326,12 @@ func (p Pending) Wait(ctx context.Context) (base int64, err error) {
 		select {
 		case <-p.c.done:
 		case <-ctx.Done():
-			return 0, ctx.Err() // p.c stays with who answers
+			p.c.uses.back(p.use)
+			return 0, ctx.Err()
 		}
 	}
 	base, err = p.c.w.Base, p.c.w.Err
+	p.c.uses.over(p.use)
 	p.c.release()
 	return base, err
 }
@@ -331,9 +382,9 @@ func (h *Partition) begin(ctx context.Context, acks Acks, x payload, waits bool)
 	}
 	if acks == AcksNone {
 		c.release()
-		return Pending{base: -1}, nil
+		return Pending{}, nil
 	}
-	return Pending{c: c}, nil
+	return Pending{c, c.uses.n.Load()}, nil
 }
 
 // Produce appends records as one batch, all or none, and returns the offset of the
@@ -385,6 +436,20 @@ func (h *Partition) HighWatermark() (int64, error) {
 		return 0, cmp.Or[error](h.err(), NotLeader)
 	}
 	return p.p.Latest(time.Now())
+}
+
+// LogStartOffset is the first offset that may be read.
+//
+// Errors: NotLeader.
+func (h *Partition) LogStartOffset() (int64, error) {
+	p := h.leading()
+	if p == nil {
+		return 0, cmp.Or[error](h.err(), NotLeader)
+	}
+	if _, err := p.p.Latest(time.Now()); err != nil && !errors.Is(err, OffsetNotAvailable) {
+		return 0, err
+	}
+	return p.log.log.LogStartOffset(), nil
 }
 
 // View is what may be read from offset on, zero-copy: whole batches, at most

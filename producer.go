@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -19,8 +20,9 @@ import (
 // and in order.
 type ProducerOptions struct {
 	// Acks says whose word an append waits for. Default AcksAll. With others what is
-	// acknowledged may be lost with its leader; the next leader then refuses what is
-	// sent next as out of sequence, once, and the producer goes on under another id.
+	// acknowledged may be lost with its leader. What comes next is then appended all the
+	// same, in a new epoch of the producer, as Kafka's clients do: nothing tells of the loss.
+	// With AcksAll that would be ErrOutOfOrder.
 	Acks Acks
 	// Plain makes the producer one without an id: what is sent again after an answer
 	// that was lost is in the log twice, and out of order with more than one in flight.
@@ -132,6 +134,14 @@ type lane struct {
 	again  bool // what is left is to be sent again, when all is answered; nothing is sent until then
 	going  bool // retry runs
 	closed bool // nothing is under way, nor will be
+
+	sent, done uint64  // batches
+	flushes    []flush // who waits until so many are done, in that order
+}
+
+type flush struct {
+	upTo uint64
+	ch   chan struct{} // closed then
 }
 
 // A flight is a batch under way.
@@ -166,8 +176,11 @@ func (p *Producer) lane(h *Partition) (*lane, error) {
 		return nil, errors.New("produce: no partition")
 	case h.c != p.c: // its coordinator gives the same ids to others
 		return nil, fmt.Errorf("produce: partition %s is of another cluster", h.name)
+	case h.gone.Load():
+		return nil, h.err()
 	}
 	if l = p.lanes[h]; l == nil {
+		maps.DeleteFunc(p.lanes, func(h *Partition, l *lane) bool { return h.gone.Load() && l.end() })
 		l = &lane{p: p, h: h, slots: make(chan struct{}, p.o.MaxInFlight), id: p.id, epoch: p.epoch, spec: record.NewSpec()}
 		l.spec.Codec, l.spec.Level = p.o.Codec, p.o.Level
 		p.lanes[h] = l
@@ -175,15 +188,30 @@ func (p *Producer) lane(h *Partition) (*lane, error) {
 	return l, nil
 }
 
+// end ends a lane with nothing under way, and is false of others.
+func (l *lane) end() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = len(l.fly) == 0
+	return l.closed
+}
+
 // Delivery is a batch under way.
-type Delivery struct{ f *flight }
+type Delivery struct {
+	f   *flight
+	use uint64
+}
 
 // Wait returns the offset of the first record once the batch is acknowledged, −1 with
-// AcksNone. It is to be called once. An error of ctx says nothing about the batch,
-// which stays under way. Other errors: those of [Producer.Produce].
+// AcksNone. An error of ctx says nothing about the batch, which stays under way, and Wait
+// may be called again. Other errors: those of [Producer.Produce]; ErrWaited, since the
+// answer is given once.
 func (d Delivery) Wait(ctx context.Context) (base int64, err error) {
 	if d.f == nil {
 		return 0, errors.New("wait for a delivery: nothing was sent")
+	}
+	if err := d.f.uses.take(d.use); err != nil {
+		return 0, err
 	}
 	if ctx.Done() == nil {
 		<-d.f.settled
@@ -191,10 +219,12 @@ func (d Delivery) Wait(ctx context.Context) (base int64, err error) {
 		select {
 		case <-d.f.settled:
 		case <-ctx.Done():
+			d.f.uses.back(d.use)
 			return 0, ctx.Err()
 		}
 	}
 	base, err = d.f.base, d.f.failed
+	d.f.uses.over(d.use)
 	l := d.f.l
 	l.mu.Lock()
 	if len(l.free) < cap(l.slots) {
@@ -256,7 +286,9 @@ func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits 
 		<-l.slots
 		return Delivery{}, err
 	}
+	d := Delivery{f, f.uses.n.Load()} // before it may be answered, and waited for
 	l.fly = append(l.fly, f)
+	l.sent++
 	sync := l.sendLocked(waits)
 	l.sweepLocked()
 	l.mu.Unlock()
@@ -264,7 +296,7 @@ func (p *Producer) send(ctx context.Context, h *Partition, recs []Record, waits 
 	if sync != nil {
 		sync.syncFor(waits)
 	}
-	return Delivery{f}, nil
+	return d, nil
 }
 
 func newFlight(l *lane) *flight {
@@ -289,11 +321,14 @@ func (l *lane) build(recs []Record) (f *flight, err error) {
 		l.free = append(l.free, f)
 		return nil, fmt.Errorf("produce: %w", err)
 	}
-	l.next = int32((int64(l.next) + int64(len(recs))) & math.MaxInt32)
+	l.next = after(l.next, len(recs))
 	f.deadline, f.err, f.failed, f.sent = now.Add(l.p.o.Timeout), nil, nil, false
 	f.answered.Store(false)
 	return f, nil
 }
+
+// after is the sequence that follows n records from one on.
+func after(sequence int32, n int) int32 { return int32((int64(sequence) + int64(n)) & math.MaxInt32) }
 
 // sendLocked sends what was not, in order. waits is as in part.produce. It returns a
 // replica that wants a sync.
@@ -377,6 +412,11 @@ func (l *lane) sweepLocked() {
 	switch {
 	case len(l.fly) == 0:
 		l.again = false
+	case l.again && out == 0 && first != nil && l.forgotten(first):
+		l.renumber(first)
+		if p := l.sendLocked(false); p != nil {
+			p.syncFor(false)
+		}
 	case l.again && out == 0 && first != nil && !retriable(first):
 		l.giveUp(first)
 	case l.again && out == 0 && !l.going:
@@ -407,6 +447,11 @@ func (l *lane) settle(i int) {
 	copy(l.fly[i:], l.fly[i+1:])
 	l.fly[len(l.fly)-1] = nil
 	l.fly = l.fly[:len(l.fly)-1]
+	l.done++
+	for len(l.flushes) > 0 && l.flushes[0].upTo <= l.done {
+		close(l.flushes[0].ch)
+		l.flushes = l.flushes[1:]
+	}
 	f.settled <- struct{}{}
 	<-l.slots
 }
@@ -420,6 +465,35 @@ func retriable(err error) bool {
 		}
 	}
 	return false
+}
+
+// forgotten reports whether a leader does not know what one before it acknowledged
+// alone, by what it refuses the next batch for.
+func (l *lane) forgotten(err error) bool {
+	return l.known && l.id >= 0 && l.p.o.Acks != AcksAll && errors.Is(err, ErrOutOfOrder)
+}
+
+// renumber has what is left sent again in a new epoch of the producer, which begins with
+// sequence 0 (KIP-360). All are answered. It is not in the log: that would know it, or
+// refuse nothing.
+func (l *lane) renumber(why error) {
+	l.p.c.o.Logger.Warn("records that a leader acknowledged alone are lost", "partition", l.h.name.String(), "producer", l.id, "epoch", l.epoch, "err", why)
+	if l.epoch++; l.epoch == math.MaxInt16 {
+		l.id, l.epoch = l.p.c.ctl.NewProducerID() // −1: without an id until the next
+	}
+	l.next, l.known, l.again = 0, false, false
+	for _, f := range l.fly {
+		if f.taken() {
+			continue // although one before it was not
+		}
+		sequence := l.next
+		if l.id < 0 {
+			sequence = record.NoSequence
+		}
+		f.batch.SetProducer(l.id, l.epoch, sequence)
+		l.next = after(l.next, int(f.batch.Count()))
+		f.sent = false
+	}
 }
 
 // giveUp fails the first batch that was not taken and all behind it, and goes on
@@ -518,19 +592,19 @@ func (p *Producer) Flush(ctx context.Context) error {
 	}
 	p.mu.RUnlock()
 	for _, l := range list {
-		for {
-			l.mu.Lock()
-			n := len(l.fly)
-			l.mu.Unlock()
-			l.sweep() // an answer may have come meanwhile
-			if n == 0 {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(time.Millisecond):
-			}
+		l.mu.Lock()
+		x := flush{l.sent, make(chan struct{})}
+		if l.done == l.sent {
+			close(x.ch)
+		} else {
+			l.flushes = append(l.flushes, x)
+		}
+		l.mu.Unlock()
+		l.sweep() // an answer may have come meanwhile
+		select {
+		case <-x.ch:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil

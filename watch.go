@@ -121,7 +121,7 @@ func (h *Partition) Subscribe(ctx context.Context, what Changes) iter.Seq[Partit
 // ReplicaStats are of one replica of a partition.
 type ReplicaStats struct {
 	Node      int
-	Up        bool // the rest is zero if not
+	Up        bool // the rest is zero if not, but for NotMade and Err
 	Role      string
 	InISR     bool
 	Lag       int64 // offsets behind the leader, as it knows; −1 if it does not
@@ -131,7 +131,8 @@ type ReplicaStats struct {
 	Refetched int64 // records dropped to be copied again
 	Adopted   int64
 	Copied    int64 // records
-	Err       error // why the log takes nothing any more
+	NotMade   int64 // times that its log could not be made or opened; it is tried again
+	Err       error // why the log takes nothing any more, or could not be made
 }
 
 // PartitionStats are of a partition over all of its replicas.
@@ -167,6 +168,11 @@ func (h *Partition) Stats() PartitionStats {
 				x.Err = d
 			}
 			x.Cut, x.Refetched, x.Adopted, x.Copied = f.CutRecords, f.RefetchedRecords, f.AdoptedRecords, f.Appended
+		}
+		if m := h.missing[id].Load(); m != nil {
+			if x.NotMade = m.times; !x.Up && h.c.nodes[id].Up() {
+				x.Err = m.err
+			}
 		}
 		for _, f := range lead.Followers {
 			if f.Node == id && f.LEO >= 0 {

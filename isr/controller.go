@@ -979,6 +979,19 @@ func (c *Controller) Node(id int32) partition.Node {
 	return partition.Node{ID: id, BrokerEpoch: -1}
 }
 
+// Deleted reports whether a topic of this id was deleted, as far as is remembered: the
+// last 1,024 since the state was loaded. What was not may be another cluster's.
+func (c *Controller) Deleted(id partition.UUID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for it := c.changes.prev; it != &c.changes; it = it.prev {
+		if it.topic != nil && it.topic.Deleted && it.topic.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
 // Topic returns a topic by its name. Its Config is not to be changed.
 func (c *Controller) Topic(name string) (Topic, bool) {
 	c.mu.Lock()

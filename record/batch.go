@@ -227,6 +227,15 @@ func (b Batch) SetMaxTimestamp(t TimestampType, ms int64) {
 	binary.BigEndian.PutUint32(b[crcAt:], b.ComputeCRC())
 }
 
+// SetProducer makes the batch that of another producer, epoch or sequence, and
+// restamps the CRC.
+func (b Batch) SetProducer(id int64, epoch int16, sequence int32) {
+	binary.BigEndian.PutUint64(b[producerIDAt:], uint64(id))
+	binary.BigEndian.PutUint16(b[producerEpochAt:], uint16(epoch))
+	binary.BigEndian.PutUint32(b[baseSequenceAt:], uint32(sequence))
+	binary.BigEndian.PutUint32(b[crcAt:], b.ComputeCRC())
+}
+
 // PeekSize returns the total size of the batch or older message at the start
 // of p by its length field, which may exceed len(p) and is no more than
 // MaxInt32 + 12. It is not ok when p has fewer than 12 bytes or the field is

@@ -390,3 +390,25 @@ func TestErrorText(t *testing.T) {
 		}
 	}
 }
+
+// TestSetProducer: a batch that gets another producer is what encoding it for that one
+// gives.
+func TestSetProducer(t *testing.T) {
+	recs := []Record{{Timestamp: 1, Value: []byte("a")}, {Timestamp: 2, Value: []byte("b")}}
+	encode := func(id int64, epoch int16, sequence int32) Batch {
+		spec := NewSpec()
+		spec.ProducerID, spec.ProducerEpoch, spec.BaseSequence = id, epoch, sequence
+		return Encode(make([]byte, Size(recs, 0)), recs, &spec)
+	}
+	b := encode(7, 1, 5)
+	for _, p := range []struct {
+		id       int64
+		epoch    int16
+		sequence int32
+	}{{7, 2, 0}, {1 << 40, 0, 0}, {7, 32767, 1<<31 - 1}, {NoProducer, NoProducerEpoch, NoSequence}} {
+		b.SetProducer(p.id, p.epoch, p.sequence)
+		if want := encode(p.id, p.epoch, p.sequence); !bytes.Equal(b, want) {
+			t.Errorf("%+v: % x; want % x", p, b, want)
+		}
+	}
+}

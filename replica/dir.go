@@ -339,6 +339,7 @@ func (d *Dir) OpenLog(p TopicPartition, topicID UUID, o Options, now time.Time) 
 		defer d.mu.Unlock()
 		if err != nil {
 			delete(d.logs, p)
+			delete(d.there, p) // what is there may be no folder: it is looked for again
 			d.failed[p] = true
 			return
 		}
