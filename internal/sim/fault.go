@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"strings"
 	"syscall"
 	"time"
@@ -40,6 +41,7 @@ const (
 	SecondMachine                       // F18: another with the id of a node, and an empty disk
 	MinISR                              // F20
 	Preferred                           // F20: election of the first replica
+	BitRot                              // F16, beside the log: a killed node finds bits flipped in indexes and snapshots
 	faultKinds
 )
 
@@ -47,7 +49,7 @@ var faultNames = []string{"F1 kill", "F1 kill in a disk operation", "F1 kill aft
 	"F3 power cut of many", "F4 pause", "F5 split", "F5 no coordinator", "F6 one way", "F7 slow network", "F9 coordinator away",
 	"F10 coordinator slow", "F13 disk full", "F14 disk error", "F15 slow disk", "F19 controlled stop", "F1 kill of many",
 	"F8 wall clock jumps", "F8 clock drifts", "F8 timers late",
-	"F17 empty disk", "F18 second machine", "F20 min ISR", "F20 preferred election"}
+	"F17 empty disk", "F18 second machine", "F20 min ISR", "F20 preferred election", "F16 bit rot beside the log"}
 
 func (k FaultKind) String() string {
 	var s []string
@@ -217,6 +219,10 @@ func (w *world) inject(i int) {
 		case EmptyDisk:
 			heal = false
 			n.loseDisk(rng.IntN(2) == 0, f.For, rng)
+		case BitRot:
+			heal = false
+			n.crash(byKill, f.For, rng)
+			n.rot(rng)
 		case SecondMachine:
 			w.second(n, rng)
 		case TimersLate:
@@ -308,6 +314,46 @@ func (n *node) loseDisk(reboot bool, down int64, r *rand.Rand) {
 	for _, g := range w.parts {
 		*g.mirrors[n.id] = mirror{led: -1, lost: true}
 	}
+}
+
+// rot flips a bit of each of some files that can be made again from the batches.
+func (n *node) rot(r *rand.Rand) {
+	for num := range n.w.parts {
+		dir := fmt.Sprintf("%s/%s-%d", dataDir, topicName, num)
+		list, err := n.mem.List(dir)
+		if err != nil {
+			continue
+		}
+		for _, i := range list {
+			if i.IsDir || i.Size == 0 || !rots(i.Name) || r.IntN(3) > 0 {
+				continue
+			}
+			f, err := n.mem.Open(dir+"/"+i.Name, vfs.ReadWrite)
+			if err != nil {
+				panic(err)
+			}
+			var b [1]byte
+			at := r.Int64N(i.Size)
+			if _, err := f.ReadAt(b[:], at); err != nil {
+				panic(err)
+			}
+			b[0] ^= 1 << r.IntN(8)
+			if _, err := f.WriteAt(b[:], at); err != nil {
+				panic(err)
+			}
+			f.Close()
+			n.w.cov.add("F16 bit flipped in " + path.Ext(i.Name))
+			n.w.tracef("n%d/%d bit flipped in %s at %d", n.id, num, i.Name, at)
+		}
+	}
+}
+
+func rots(name string) bool {
+	switch path.Ext(name) {
+	case ".index", ".timeindex", ".snapshot", ".dedupe":
+		return true
+	}
+	return false // leader-epoch-checkpoint has no checksum: a flipped bit is believed
 }
 
 // oneWay cuts one direction between a node and some others; which, N says.

@@ -103,6 +103,7 @@ type part struct {
 	waiting        []*waiter // acks not given yet
 	declined       int32     // epoch
 	settling       bool
+	relief         relief
 	proposed       uint64 // last proposal
 
 	seen    seen // by the checker
@@ -212,6 +213,10 @@ func (n *node) handle(e *event) {
 		}
 	case evStop:
 		n.goOnStopping()
+	case evRelief:
+		pt := n.parts[e.part]
+		pt.goOnRelieving()
+		pt.settle()
 	case evResume:
 		n.resume()
 	}
@@ -646,7 +651,7 @@ func (pt *part) settle() {
 	n, w := pt.n, pt.n.w
 	for range 1000 {
 		fx := pt.fx
-		if len(fx.Done) == 0 && len(fx.Wake) == 0 && fx.Alter == nil && !fx.Decline && !fx.Follow && !fx.Sync && fx.Moved == 0 && fx.Tick.IsZero() {
+		if len(fx.Done) == 0 && len(fx.Wake) == 0 && fx.Alter == nil && !fx.Decline && !fx.Follow && !fx.Sync && fx.Moved == 0 && fx.Tick.IsZero() && !fx.Relief {
 			pt.settling = false
 			return
 		}
@@ -670,6 +675,9 @@ func (pt *part) settle() {
 		}
 		for _, id := range fx.Wake {
 			pt.rerun(id, true)
+		}
+		if fx.Relief {
+			pt.relieve()
 		}
 		if fx.Sync {
 			pt.startSync()
@@ -1166,6 +1174,56 @@ func (n *node) goOnStopping() {
 		w.cov.add("stopped in order")
 	}
 	n.die(byKill, nil, n.stopDown)
+}
+
+// relief is a handover to a replica that has room for appends (F13).
+type relief struct {
+	on       bool
+	to       int32
+	epoch    int32
+	until    int64
+	proposed bool
+}
+
+// relieve begins one.
+func (pt *part) relieve() {
+	n, w := pt.n, pt.n.w
+	st := pt.p.Status()
+	if n.stopping || pt.relief.on || st.Role != isr.Leading || st.Resigned != nil {
+		return
+	}
+	for _, m := range st.Committed {
+		i := followerOf(st.Followers, m.Node)
+		if m.Node == n.id || i < 0 || st.Followers[i].LEO != st.LEO || w.nodes[m.Node].full > 0 {
+			continue
+		}
+		w.cov.add("F13 handover for want of room")
+		w.tracef("n%d/%d has no room, hands over to n%d", n.id, pt.num, m.Node)
+		pt.relief = relief{on: true, to: m.Node, epoch: st.LeaderEpoch, until: w.now + sec}
+		pt.p.Resign(n.clock(), replica.ErrNoRoom, pt.fx)
+		n.post(w.now, evRelief, int32(pt.num), 0)
+		return
+	}
+}
+
+// goOnRelieving asks the coordinator once the other one has everything, or leads on.
+func (pt *part) goOnRelieving() {
+	n, w, r := pt.n, pt.n.w, &pt.relief
+	st := pt.p.Status()
+	switch i := followerOf(st.Followers, r.to); {
+	case st.Role != isr.Leading || st.LeaderEpoch != r.epoch || n.stopping:
+		*r = relief{}
+		return
+	case !r.proposed && i >= 0 && st.Followers[i].LEO == st.LEO:
+		r.proposed = true
+		n.call(opHandover, int32(pt.num), &handover{from: n.id, to: r.to, brokerEpoch: n.brokerEpoch, leaderEpoch: r.epoch})
+	case r.proposed && !n.calling(opHandover, int32(pt.num)) || !r.proposed && w.now >= r.until:
+		w.cov.add("F13 handover that did not come about")
+		*r = relief{}
+		pt.p.Resume()
+		return
+	}
+	n.post(w.now+20*ms, evRelief, int32(pt.num), 0)
 }
 
 func (n *node) calling(o op, part int32) bool {

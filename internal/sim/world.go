@@ -130,7 +130,8 @@ const (
 	evRetry  // a request of a node was not answered
 	evMaintain
 	evWatch
-	evStop // a controlled stop goes on
+	evStop   // a controlled stop goes on
+	evRelief // so does a handover for want of room
 	evClient
 	evCoord
 	evResume
