@@ -175,7 +175,7 @@ func TestS81_ProducerFilesLost(t *testing.T) {
 		"empty":  func(b []byte) []byte { return nil },
 		"zeros":  func(b []byte) []byte { return make([]byte, len(b)) },
 		"torn":   func(b []byte) []byte { return b[:len(b)/2] },
-		"a byte": func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"bytes":  func(b []byte) []byte { b[len(b)-11] ^= 1; b[len(b)-21] ^= 1; b[len(b)/2] ^= 1; return b }, // sequences and offsets
 	} {
 		x := fill(t, replica.Always)
 		x.close()
