@@ -106,6 +106,8 @@ type world struct {
 	calm     bool // second phase
 	settled  bool // of it: everything at rest
 	calmFrom int64
+	copied   int64 // the most that all replicas ever had in it, and when that grew last
+	movedAt  int64
 	cov      Coverage
 	batches  []*sent
 	stopped  bool
