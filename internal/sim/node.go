@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -588,7 +589,7 @@ func (n *node) update(r *partition.Record) {
 	before := pt.p.Status()
 	err := pt.p.Update(r, n.clock(), pt.fx)
 	if err != nil {
-		w.cov.add("update: " + short(err))
+		w.cov.add("update: " + short(cmp.Or(errors.Unwrap(err), err))) // without the topic's id
 		w.tracef("n%d/%d update to revision %d: %v", n.id, num, r.Revision, err)
 	}
 	after := pt.p.Status()
