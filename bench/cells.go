@@ -232,15 +232,14 @@ func runAppend(b *bench, c *cell) (s sample, err error) {
 	if l, err = b.open(dir, "never"); err != nil {
 		return s, fmt.Errorf("reopen: %w", err)
 	}
-	err = readBack(l, newChecker(b.values(c.size), c.writers), acked)
+	err = readBack(l, 0, newChecker(b.values(c.size), c.writers), acked)
 	return s, errors.Join(err, l.Close())
 }
 
-// readBack verifies everything in l: offsets without a gap, and each writer's
-// records whole and in order.
-func readBack(l partitionLog, c *checker, acked []int64) error {
-	start, end := l.LogStartOffset(), l.LogEndOffset()
-	next := start
+// readBack verifies everything in l from an offset on: offsets without a gap, and each
+// writer's records whole and in order.
+func readBack(l partitionLog, start int64, c *checker, acked []int64) error {
+	end, next := l.LogEndOffset(), start
 	for r, err := range l.Records(start) {
 		if err != nil {
 			return err
@@ -298,7 +297,7 @@ func (b *bench) dataset(c *cell) (dataset, error) {
 	if l, err = b.open(d.dir, "never"); err != nil {
 		return d, err
 	}
-	err = readBack(l, newChecker(b.values(c.size), 1), []int64{d.records})
+	err = readBack(l, 0, newChecker(b.values(c.size), 1), []int64{d.records})
 	if err = errors.Join(err, l.Close()); err == nil {
 		b.data[key] = d
 	}
@@ -371,7 +370,7 @@ func runScan(b *bench, c *cell) (s sample, err error) {
 		s.records++
 	}
 	s.elapsed = time.Since(start)
-	return s, readBack(l, newChecker(vals, 1), []int64{d.records})
+	return s, readBack(l, 0, newChecker(vals, 1), []int64{d.records})
 }
 
 // sampleEvery is how many point reads share one look at the clock and one
@@ -512,7 +511,7 @@ func (b *bench) timeOpen(dir string, c *cell, n int64) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	err = readBack(l, newChecker(b.values(c.size), 1), []int64{n})
+	err = readBack(l, 0, newChecker(b.values(c.size), 1), []int64{n})
 	return s, errors.Join(err, l.Close())
 }
 

@@ -232,7 +232,7 @@ func sum(frame []byte) {
 
 // The loops of replicated appends: every replica is read back and compared.
 func TestSetLoops(t *testing.T) {
-	for _, lp := range []loop{loopSet, loopSetSpread, loopSetSync} {
+	for _, lp := range []loop{loopSet, loopSetSpread, loopSetPopulate, loopSetSync} {
 		for _, shape := range []struct{ size, batch, writers int }{{100, 1, 1}, {1 << 10, 100, 1}, {1 << 10, 1, 16}, {16 << 10, 3, 4}} {
 			t.Run(fmt.Sprintf("%s/%d/x%d/w%d", lp, shape.size, shape.batch, shape.writers), func(t *testing.T) {
 				b := testBench(t, nil)

@@ -83,12 +83,14 @@ func main() {
 func parseFlags(args []string, errw io.Writer) (config, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(errw)
+	usage := fs.PrintDefaults
+	fs.Usage = func() {} // a wrong flag is named, not buried under all the others
 	cfg := config{load: defaultWorkload()}
 	w := &cfg.load
 	fs.StringVar(&cfg.dir, "dir", "", "`directory` on the file system to measure; a folder is made in it and removed (default: the current one)")
-	fs.DurationVar(&cfg.t, "t", 30*time.Millisecond, "timed part of each cell")
+	fs.DurationVar(&cfg.t, "t", 60*time.Millisecond, "timed part of each cell")
 	fs.IntVar(&cfg.rounds, "rounds", 3, "rounds; each measures every cell once")
-	fs.DurationVar(&cfg.budget, "max", 35*time.Second, "start no round that would not end within this `time`; the first always runs")
+	fs.DurationVar(&cfg.budget, "max", 45*time.Second, "start no round that would not end within this `time`; the first always runs")
 	fs.Int64Var(&cfg.capMiB, "cap", 128, "`MiB` a cell may write")
 	fs.StringVar(&cfg.plan, "plan", "all", "what to measure: `acks` (replicated appends), log (one log), all (both, the log with records of 1 KiB); a flag below chooses acks")
 	list(fs, "acks", "`modes` of acknowledgement: 0, 1, all", &w.acks, oneOf(acksOf))
@@ -113,14 +115,21 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 	})
 	fs.StringVar(&cfg.jsonFile, "json", "", "write the results to `file` as JSON")
 	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			usage()
+		}
 		return cfg, err
 	}
 	set := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	var asked string // the first flag of replicated appends
 	for _, name := range workloadFlags {
-		if set[name] && !set["plan"] {
-			cfg.plan = "acks"
+		if set[name] && asked == "" {
+			asked = name
 		}
+	}
+	if asked != "" && !set["plan"] {
+		cfg.plan = "acks"
 	}
 	if cfg.quick {
 		if !set["t"] {
@@ -143,6 +152,12 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		err = fmt.Errorf("-rounds %d: want at least 1", cfg.rounds)
 	case !slices.Contains([]string{"all", "acks", "log"}, cfg.plan):
 		err = fmt.Errorf("-plan %s: want all, acks or log", cfg.plan)
+	case cfg.schemes != nil && (asked != "" || set["plan"]):
+		err = fmt.Errorf("-scheme: has a plan of its own, without -%s", cmp.Or(asked, "plan"))
+	case asked != "" && cfg.plan == "log":
+		err = fmt.Errorf("-%s: is of replicated appends, which -plan log leaves out", asked)
+	case set["slow"] && cfg.schemes == nil:
+		err = errors.New("-slow: wants -scheme")
 	case w.inflight < 1 || w.inflight > 1000 || w.idem && w.inflight > 5:
 		err = fmt.Errorf("-inflight %d: want 1 to 1000, with -idempotent to 5", w.inflight)
 	case cfg.slow < time.Millisecond || cfg.slow > 10*time.Second:
@@ -292,7 +307,13 @@ func (cfg *config) cells() (cells []*cell) {
 	if cfg.plan != "acks" {
 		cells = append(cells, plan(cfg.quick || cfg.plan == "all")...)
 	}
-	return cells
+	// A loop of both plans runs once.
+	known := map[string]bool{}
+	return slices.DeleteFunc(cells, func(c *cell) bool {
+		again := known[c.name]
+		known[c.name] = true
+		return again
+	})
 }
 
 // choose keeps the cells that re matches and the loops their shares need.

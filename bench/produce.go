@@ -49,7 +49,7 @@ func (w *workload) cells() []*cell {
 				for _, n := range w.producers {
 					for _, rf := range w.replicas {
 						var limits []string
-						for _, lp := range limitsOf(sync, rf) {
+						for _, lp := range w.limitsOf(sync, rf) {
 							c := &cell{name: fmt.Sprintf("limit/%s/%s/x%d/w%d", lp, sizeName(size), batch, n), kind: string(lp),
 								sync: sync, size: size, batch: batch, writers: n, run: runBareSet}
 							if rf == 1 {
@@ -75,10 +75,30 @@ func (w *workload) cells() []*cell {
 	return cells
 }
 
+// String says what the table's columns do not.
+func (w *workload) String() string {
+	var s string
+	if w.idem {
+		s += "; producers with ids"
+	}
+	if w.codec != record.None {
+		s += "; " + w.codec.String() + ", which the limit does without"
+	}
+	if w.inflight > 1 {
+		s += fmt.Sprintf("; each producer has %d appends under way", w.inflight)
+	}
+	if w.rate > 0 {
+		s += fmt.Sprintf("; %d records a second in all, p50 and p99 from when an append was due", w.rate)
+	}
+	return s
+}
+
 // limitsOf names the bare loops that do the necessary work of an append to so
-// many replicas.
-func limitsOf(sync string, rf int) []loop {
+// many replicas; none where a rate is given, which they would not keep to.
+func (w *workload) limitsOf(sync string, rf int) []loop {
 	switch {
+	case w.rate > 0:
+		return nil
 	case rf == replicas && sync == "always":
 		return []loop{loopSetSync}
 	case rf == replicas:
@@ -131,17 +151,22 @@ func runProduce(b *bench, c *cell) (s sample, err error) {
 	if err = errors.Join(err, cl.Close()); err != nil {
 		return s, err
 	}
+	return s, b.readReplicas(c, dir, 0, acked)
+}
+
+// readReplicas verifies what each replica has, behind the first so many records.
+func (b *bench) readReplicas(c *cell, dir string, from int64, acked []int64) error {
 	for id := range c.replicas {
 		l, err := b.open(filepath.Join(dir, "node-"+strconv.Itoa(id), topic+"-0"), "never")
-		if err != nil {
-			return s, fmt.Errorf("replica %d: %w", id, err)
+		if err == nil {
+			err = readBack(l, from, newChecker(b.values(c.size), c.writers), acked)
+			err = errors.Join(err, l.Close())
 		}
-		err = readBack(l, newChecker(b.values(c.size), c.writers), acked)
-		if err = errors.Join(err, l.Close()); err != nil {
-			return s, fmt.Errorf("replica %d: %w", id, err)
+		if err != nil {
+			return fmt.Errorf("replica %d: %w", id, err)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // awaitReplicas waits until every replica has what the leader has, as the topic's

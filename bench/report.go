@@ -241,12 +241,14 @@ func (rep *report) limits(b *strings.Builder) {
 // replicated prints the appends per acks mode.
 func (rep *report) replicated(b *strings.Builder) {
 	for _, sync := range []string{"never", "interval", "always"} {
+		var how string
 		rows := [][]string{{"acks", "replicas", "record", "batch", "producers", "rec/s", "MB/s", "limit rec/s", "share", "[least, greatest]", "p50", "p99"}}
 		for _, r := range rep.results {
 			c := r.cell
 			if c.kind != "produce" || c.sync != sync {
 				continue
 			}
+			how = c.load.String()
 			row := append([]string{c.acks, strconv.Itoa(c.replicas)}, label(c)...)
 			row = append(row, si(r.RecordsPerSec), mbs(r.BytesPerSec), "", "", "", "", "")
 			if r.ShareOfLimit != nil {
@@ -258,7 +260,7 @@ func (rep *report) replicated(b *strings.Builder) {
 			}
 			rows = append(rows, row)
 		}
-		print(b, "Replicated appends, sync "+sync+": "+syncText[sync], rows)
+		print(b, "Replicated appends, sync "+sync+": "+syncText[sync]+how, rows)
 	}
 }
 
@@ -278,7 +280,7 @@ func (rep *report) schemes(b *strings.Builder) {
 				si(r.RecordsPerSec), micros(*r.P50us), micros(*r.P99us)})
 		}
 	}
-	print(b, "Schemes: an ack after all in-sync replicas or after a majority, sync always, one record of 1 KiB, 4 producers", rows)
+	print(b, "Schemes: an append counts once all in-sync replicas have it on disk (isr) or a majority of all (quorum); 1 KiB each, 4 producers", rows)
 }
 
 var syncText = map[string]string{

@@ -389,6 +389,8 @@ func TestFlags(t *testing.T) {
 	}{
 		{"", true}, {"-quick", true}, {"-run ^scan", true},
 		{"-run (", false}, {"-t 0s", false}, {"-rounds 0", false}, {"-cap 0", false}, {"-cap 99999999", false}, {"extra", false}, {"-nonsense", false},
+		{"-plan log -acks 1", false}, {"-slow 5ms", false}, {"-scheme isr -acks 1", false}, {"-scheme isr -plan log", false}, {"-scheme isr -slow 5ms", true},
+		{"-rate 10 -inflight 2", false}, {"-idempotent -inflight 6", false}, {"-acks 2", false}, {"-sync no", false}, {"-codec x", false},
 	} {
 		_, err := parseFlags(strings.Fields(tc.args), t.Output())
 		if (err == nil) != tc.ok {

@@ -76,7 +76,7 @@ func runScheme(b *bench, c *cell) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, cl.Close()) }()
+	defer func() { err = errors.Join(err, cl.Close()) }() // once more is no error
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	nodes := make([]int32, c.replicas)
@@ -91,6 +91,7 @@ func runScheme(b *bench, c *cell) (s sample, err error) {
 		return s, err
 	}
 	vals := b.values(c.size)
+	warmed := int64(0)
 	one := func(value []byte) error {
 		base, err := p.Produce(ctx, tidemark.AcksLeader, record.Record{Value: value})
 		if err != nil {
@@ -101,14 +102,16 @@ func runScheme(b *bench, c *cell) (s sample, err error) {
 	if err := one(vals.at(0, 0)); err != nil { // the first finds everybody still getting ready
 		return s, err
 	}
+	warmed++
 	if c.scheme.lagMax <= c.scheme.slow { // and for the slow one to leave
 		for until := time.Now().Add(2*c.scheme.lagMax + 100*time.Millisecond); time.Now().Before(until); {
 			if err := one(vals.at(0, 0)); err != nil {
 				return s, err
 			}
+			warmed++
 		}
 	}
-	s, _, err = b.writers(c, true, func(w int, vals *values, lat *hdrhistogram.Histogram, start time.Time) (n int64, err error) {
+	s, acked, err := b.writers(c, true, func(w int, vals *values, lat *hdrhistogram.Histogram, start time.Time) (n int64, err error) {
 		for time.Since(start) < max(b.t, 10*c.scheme.slow) {
 			t0 := time.Now()
 			if err := one(vals.at(w, n)); err != nil {
@@ -120,9 +123,15 @@ func runScheme(b *bench, c *cell) (s sample, err error) {
 		return n, nil
 	})
 	if l := p.State().Leader; l == slow {
-		return s, fmt.Errorf("node %d leads, whose disk is the slow one", l)
+		err = errors.Join(err, fmt.Errorf("node %d leads, whose disk is the slow one", l))
 	}
-	return s, err
+	if err == nil {
+		err = awaitReplicas(p, c.replicas, true)
+	}
+	if err = errors.Join(err, cl.Close()); err != nil {
+		return s, err
+	}
+	return s, b.readReplicas(c, dir, warmed, acked)
 }
 
 // awaitHaving returns once as many replicas as the scheme asks for have confirmed
