@@ -270,11 +270,11 @@ func (p *part) produce(c *call, x payload, acks Acks, timeout time.Duration, wai
 	case sync != nil:
 	case x.small():
 		t = briefTurn
-		if waits && acks == AcksAll && len(c.fx.Wake) > 0 && p.crowded(now) {
-			runtime.Gosched() // the others append, and are copied together
-		}
 	case waits && acks == AcksAll && p.log.mode != Always:
 		t = shareTurn
+	}
+	if t.inline && waits && acks == AcksAll && len(c.fx.Wake) > 0 && p.crowded(now) {
+		runtime.Gosched() // the others append, and are copied together
 	}
 	p.apply(&c.fx, t)
 	if acked {
