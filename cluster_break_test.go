@@ -525,9 +525,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestBreakDeleteInUse: who waits at a topic that is deleted hears of it.
+// TestBreakDeleteInUse: who waits at a topic that is deleted hears of it, and its files go.
 func TestBreakDeleteInUse(t *testing.T) {
-	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}, DeleteDelay: -1})
+	dir := t.TempDir()
+	c := openCluster(t, dir, tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}, DeleteDelay: -1})
 	h := createTopic(t, c, "x", tidemark.TopicOptions{})
 	p, err := c.NewProducer(tidemark.ProducerOptions{})
 	must(t, err)
@@ -569,6 +570,10 @@ func TestBreakDeleteInUse(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	must(t, c.DeleteTopic("x"))
 	soon(t, "what goes on at a deleted topic", wg.Wait)
+	eventually(t, "the folders go", func() bool {
+		left, _ := filepath.Glob(filepath.Join(dir, "node-*", "x-*"))
+		return len(left) == 0
+	})
 	h = createTopic(t, c, "x", tidemark.TopicOptions{})
 	if base := produce(t, h, tidemark.AcksAll, "new"); base != 0 {
 		t.Errorf("a new topic begins at %d", base)

@@ -846,7 +846,7 @@ func (c *Controller) newTopicID() (partition.UUID, error) {
 func (c *Controller) DeleteTopic(name string, now time.Time) error {
 	return c.onTopic(name, "delete", now, func(t *topicState) {
 		c.revision++
-		v := Topic{Name: t.Name, ID: t.ID, Revision: c.revision, Deleted: true}
+		v := Topic{Name: t.Name, ID: t.ID, Revision: c.revision, Deleted: true, Partitions: t.Partitions}
 		for _, p := range c.parts {
 			if p.topic == t {
 				delete(c.byID, p.rec.ID)

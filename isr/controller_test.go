@@ -942,7 +942,7 @@ func TestSince(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch = k.c.Since(rev)
-	if len(ch.Records) != 1 || ch.Records[0] != k.c.Record(id) || len(ch.Topics) != 1 || !ch.Topics[0].Deleted || ch.Topics[0].ID != gone.Topic {
+	if len(ch.Records) != 1 || ch.Records[0] != k.c.Record(id) || len(ch.Topics) != 1 || !ch.Topics[0].Deleted || ch.Topics[0].ID != gone.Topic || ch.Topics[0].Partitions != 1 {
 		t.Errorf("changes %+v", ch)
 	}
 	full := k.c.Since(0)

@@ -55,7 +55,8 @@ type TopicSpec struct {
 	Config map[string]string // settings of the logs, kept for the nodes and not looked at
 }
 
-// Topic is a topic as the coordinator knows it.
+// Topic is a topic as the coordinator knows it; of a deleted one only what nodes need to
+// drop what they have of it.
 type Topic struct {
 	Name       string
 	ID         partition.UUID
