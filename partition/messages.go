@@ -115,7 +115,9 @@ type Register struct {
 type LogEvidence struct {
 	ID       ID
 	Evidence Evidence
-	Durable  bool // Sync: Always, since the log was made
+	// Durable: what it confirmed was on disk, under Sync: Always ever since it was made,
+	// or because it was closed in order and not changed since.
+	Durable bool
 	// The log as it was opened, with what is held: R22.
 	LastEpoch int32 // leader epoch of its last batch, −1 if it has none
 	LEO       int64 // its end

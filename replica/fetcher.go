@@ -551,6 +551,7 @@ func (f *Fetcher) change(now time.Time, s *Step) (done bool) {
 	}
 	switch {
 	case err == nil:
+		f.l.cleared()
 		f.due, f.asked, f.asking = change{}, false, rounds{}
 		f.s.Reconciled, f.s.LastFetchedEpoch, f.fresh = true, f.l.lastEpoch(), true
 		return true

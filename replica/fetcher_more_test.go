@@ -207,6 +207,51 @@ func TestEvidence(t *testing.T) {
 		r.kill()
 		check(r, "killed twice", partition.Intact)
 
+		// Idle: nothing was appended since it was closed in order.
+		r = build(replica.Options{Sync: sync})
+		r.hw(7)
+		r.stop()
+		for epoch := int32(2); epoch < 5; epoch++ {
+			r.lead(epoch)
+			r.hw(r.log.HighWatermark() + 2)
+			r.mem.Writeback(rand.New(rand.NewPCG(uint64(epoch), 1)))
+			if epoch == 3 {
+				r.kill()
+			} else {
+				r.powerCut(uint64(epoch))
+			}
+			check(r, "idle, not ended in order", partition.Clean)
+			if !r.log.Durable() {
+				t.Errorf("%v: an idle log is not durable", sync)
+			}
+		}
+		r.lead(5)
+		r.put(1)
+		r.mem.Writeback(rand.New(rand.NewPCG(5, 1)))
+		r.powerCut(5)
+		check(r, "power cut after one record", durable)
+		if r.log.Durable() != (sync == replica.Always) {
+			t.Errorf("%v: durable after a power cut: %v", sync, r.log.Durable())
+		}
+		// Lives that nobody was told of do not make up for it, however they end.
+		r.stop()
+		r.stop()
+		if sync != replica.Always {
+			check(r, "closed since the power cut", partition.Suspect)
+			r.powerCut(6)
+			check(r, "and idle since", partition.Suspect)
+			if r.log.Durable() {
+				t.Errorf("%v: a log that lost its tail is durable", sync)
+			}
+			a := reps(t, 1, r.o, replica.FetcherOptions{})[0]
+			a.id = 1
+			a.lead(9)
+			a.put(1)
+			r.follow(a)
+			r.kill()
+			check(r, "killed after it was judged", partition.Intact)
+		}
+
 		// Another mode in between.
 		r = build(replica.Options{Sync: sync})
 		r.stop()

@@ -390,7 +390,7 @@ func (l *Log) raiseHW(hw int64) bool {
 		l.o.Logger.Warn("high watermark not stored", "dir", l.dir, "hw", hw, "err", err)
 		return true
 	}
-	l.fillSlotLocked()
+	l.fillSlotLocked() // the mark of a log that sleeps stays
 	sl.storeLocked()
 	return true
 }
@@ -501,6 +501,7 @@ func (l *Log) BeginEpoch(epoch int32) error {
 		return fmt.Errorf("begin leader epoch: %w", err) // the file is as before
 	}
 	l.epoch.Store(epoch)
+	l.cleared()
 	return nil
 }
 

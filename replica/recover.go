@@ -147,7 +147,7 @@ func (r *recovery) run() (err error) {
 		return err
 	}
 	l.last.evidence, l.last.end = r.evidence(), r.end
-	l.last.durable = r.slot && r.always() != 0
+	l.last.durable = r.slot && (r.always() != 0 || l.last.evidence == partition.Clean)
 	if l.o.ReadOnly || l.Damage() != nil {
 		return r.publish()
 	}
@@ -994,6 +994,8 @@ func (r *recovery) publish() error {
 func (r *recovery) evidence() partition.Evidence {
 	clean := r.old.flags&flagClean != 0
 	switch {
+	case r.old.flags&flagSuspect != 0 && r.slot:
+		return partition.Suspect // nobody was told yet
 	case r.l.Damage() != nil || r.failed: // damage below the log start is of records that are deleted
 		return partition.Suspect
 	case !r.slot && len(r.sizes) == 0:
@@ -1023,9 +1025,26 @@ func (r *recovery) always() uint64 {
 	return 0
 }
 
-// Durable reports whether the log has been under Always ever since it was made (R4):
-// what it confirmed is on disk, whatever became of the system since.
+// Durable reports whether what the log ever confirmed was on disk before it opened,
+// whatever became of the system since (R4): it has been under Always ever since it was
+// made, or was closed in order, and nothing changed it since.
 func (l *Log) Durable() bool { return l.last.durable }
+
+// cleared notes that nothing hangs any more on how the last life ended: a coordinator
+// has been told, and lets the log lead, or a leader has judged it. That this reaches
+// the disk is not waited for.
+func (l *Log) cleared() {
+	if l.o.Sole {
+		return // nobody was asked
+	}
+	l.slot.mu.Lock()
+	was := l.slot.s.flags&flagSuspect != 0
+	l.slot.s.flags &^= flagSuspect // of a sleeping log on disk when it wakes
+	l.slot.mu.Unlock()
+	if was && !l.asleep.Load() {
+		l.storeSlot()
+	}
+}
 
 // Evidence is how the last life of the log ended (R4): Clean after a Close, or for
 // a log that was just made; Intact if everything that may have been confirmed is
@@ -1094,7 +1113,7 @@ func (r *recovery) asClosed() bool {
 func (r *recovery) sleep() error {
 	l := r.l
 	st := r.old
-	st.boot, st.flags = l.o.FS.BootID(), st.flags&(flagsKept&^flagAlways)|r.always()
+	st.boot, st.flags = l.o.FS.BootID(), flagClean|st.flags&(flagsKept&^flagAlways)|r.always()
 	l.slot = sleepingSlot(l.o.FS, l.dir, st, l.o.Maps.Add)
 	l.sync.settled.Store(st.settledEnd)
 	if err := r.publish(); err != nil {
@@ -1146,6 +1165,7 @@ func (l *Log) wake() error {
 func (l *Log) wakeSlot() error {
 	l.slot.mu.Lock()
 	err := l.slot.wakeLocked()
+	l.slot.s.flags &^= flagClean
 	l.slot.mu.Unlock()
 	if err != nil {
 		return err
@@ -1183,6 +1203,9 @@ func (r *recovery) settle() error {
 	st.syncedHW = min(st.hw, st.syncedEnd)
 	st.settledEnd = min(st.settledEnd, r.end)
 	st.flags = st.flags&(flagFailed|flagCut|flagEmpty|flagLinked) | r.always()
+	if l.last.evidence == partition.Suspect {
+		st.flags |= flagSuspect
+	}
 	if l.prod.emptyTo == noProducers {
 		st.flags |= flagNoProducers
 	}

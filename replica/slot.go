@@ -64,8 +64,9 @@ const (
 	flagNoProducers = 1 << 4 // no batch below the end, or syncedEnd after a power cut, has a producer
 	flagAlways      = 1 << 5 // the log has been under Always ever since it was made
 	flagLinked      = 1 << 6 // sealed files may be another log's too, or may have been
+	flagSuspect     = 1 << 7 // an opening found no evidence (R4), and the log has neither led nor been judged since
 
-	flagsKept = flagNoProducers | flagAlways | flagLinked // while the log is open, and by a clean close
+	flagsKept = flagNoProducers | flagAlways | flagLinked | flagSuspect // while the log is open, and by a clean close
 )
 
 // ErrVersion means that a file of ours was written by a newer release.
@@ -325,7 +326,7 @@ func copyGuarded(dst, src []byte) (err error) {
 func (sl *slot) mark(flags uint64) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	sl.s.flags |= flags
+	sl.s.flags = sl.s.flags&^flagClean | flags
 	sl.storeLocked()
 }
 
