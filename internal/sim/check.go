@@ -703,7 +703,11 @@ func (w *world) confirmed(pt *part, q *partition.Fetch) {
 	if w.c.syncOf(pt.num) == replica.Always && q.Offset > pt.log.SyncedEnd() {
 		w.fail("R6", "node %d partition %d confirms %d, synced end %d", pt.n.id, pt.num, q.Offset, pt.log.SyncedEnd())
 	}
-	pt.journal.confirmed = max(pt.journal.confirmed, q.Offset)
+	// With nothing in it, and so not at its leader's high watermark, a log may yet begin
+	// below that, where the batch begins that its leader's log start lies in (A15).
+	if q.Offset > pt.log.LogStartOffset() {
+		pt.journal.confirmed = max(pt.journal.confirmed, q.Offset)
+	}
 }
 
 // beforeFetch remembers a leader as it is, now and then.
