@@ -172,10 +172,10 @@ func TestS81_ProducerFilesLost(t *testing.T) {
 	}
 	// Whatever they say: the name is there, and not what was written.
 	for name, harm := range map[string]func(b []byte) []byte{
-		"empty":  func(b []byte) []byte { return nil },
-		"zeros":  func(b []byte) []byte { return make([]byte, len(b)) },
-		"torn":   func(b []byte) []byte { return b[:len(b)/2] },
-		"bytes":  func(b []byte) []byte { b[len(b)-11] ^= 1; b[len(b)-21] ^= 1; b[len(b)/2] ^= 1; return b }, // sequences and offsets
+		"empty": func(b []byte) []byte { return nil },
+		"zeros": func(b []byte) []byte { return make([]byte, len(b)) },
+		"torn":  func(b []byte) []byte { return b[:len(b)/2] },
+		"bytes": func(b []byte) []byte { b[len(b)-11] ^= 1; b[len(b)-21] ^= 1; b[len(b)/2] ^= 1; return b }, // sequences and offsets
 	} {
 		x := fill(t, replica.Always)
 		x.close()
