@@ -69,7 +69,7 @@ type Controller struct {
 	mu        sync.Mutex    // guards all below; never held across Store or Notify
 	revision  int64         // of the newest change
 	announced int64         // up to here changes are stored and told
-	failed    bool          // the last Store did
+	failed    error         // of the last Store
 	size      int           // of the state that was encoded last
 	nodes     []*nodeState  // by id
 	topics    []*topicState // in the order they were made
@@ -214,8 +214,8 @@ func (c *Controller) store(upTo int64) bool {
 	c.mu.Unlock()
 	err := c.o.Store(state)
 	c.mu.Lock()
-	news := err != nil && !c.failed
-	c.failed = err != nil
+	news := err != nil && c.failed == nil
+	c.failed = err
 	notify := err == nil && c.tell(upTo)
 	c.mu.Unlock()
 	c.storing.Unlock()
@@ -926,7 +926,7 @@ func (c *Controller) Tick(now time.Time) (next time.Time) {
 			next = n.until
 		}
 	}
-	if c.failed {
+	if c.failed != nil {
 		if again := now.Add(c.o.TTL / 9); next.IsZero() || again.Before(next) {
 			next = again
 		}

@@ -165,7 +165,7 @@ func LoadController(state []byte, o ControllerOptions) (*Controller, error) {
 		}
 	}
 	if !c.announce() {
-		return nil, fmt.Errorf("store the coordinator's state: %w", partition.Unknown)
+		return nil, fmt.Errorf("store the coordinator's state: %w", c.failed) // nobody else has c yet
 	}
 	return c, nil
 }

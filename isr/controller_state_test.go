@@ -94,6 +94,10 @@ func TestLoad(t *testing.T) {
 			}
 		}
 	}
+	full := errors.New("no space left")
+	if _, err := LoadController(state, ControllerOptions{ClusterID: "c", TTL: courtTTL, Store: func([]byte) error { return full }}); !errors.Is(err, full) {
+		t.Errorf("loaded where nothing can be stored: %v, want the reason", err)
+	}
 	again()
 	k.want(id, "/012/ - e1")
 	again() // nothing happened
