@@ -6,14 +6,30 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"testing"
 	"time"
 
 	"github.com/tidemark-log/tidemark"
 )
 
+// examples is where the directories of all examples are.
+var examples string
+
+// TestMain removes what the examples leave, who have no t to do it.
+func TestMain(m *testing.M) {
+	defer func() { os.RemoveAll(examples) }()
+	m.Run()
+}
+
 // exampleDir returns a directory for a log, made anew for each example.
 func exampleDir() string {
-	dir, err := os.MkdirTemp("", "tidemark-example-")
+	var err error
+	if examples == "" {
+		if examples, err = os.MkdirTemp("", "tidemark-examples-"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp(examples, "")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -22,6 +22,9 @@ import (
 func main() {
 	dir := flag.String("dir", "cluster", "directory of the cluster")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		log.Fatalf("unexpected argument %q; -dir names the directory", flag.Arg(0))
+	}
 	if err := run(*dir, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
