@@ -47,8 +47,21 @@ func run(args []string, out, errs io.Writer) int {
 	}
 	guards, ok := Guards(*guard)
 	off, known := sim.ParseFeatures(*without)
-	if !ok || !known || fs.NArg() > 0 || *seeds < 1 || *jobs < 1 || *events < 1 || *trace && *seeds > 1 {
-		fmt.Fprintln(errs, "usage: sim [-seed N] [-seeds M] [-events E] [-j J] [-trace] [-guard G5]")
+	wrong := ""
+	switch {
+	case fs.NArg() > 0:
+		wrong = fmt.Sprintf("unexpected argument %q", fs.Arg(0))
+	case !ok:
+		wrong = fmt.Sprintf("-guard %s: want G1, G2, G4, G5, G6, G7 or G11", *guard)
+	case !known:
+		wrong = fmt.Sprintf("-without %s: want some of %v", *without, sim.AllFeatures)
+	case *seeds < 1 || *jobs < 1 || *events < 1:
+		wrong = fmt.Sprintf("-seeds %d, -j %d, -events %d: want at least 1 of each", *seeds, *jobs, *events)
+	case *trace && *seeds > 1:
+		wrong = fmt.Sprintf("-trace: is of one seed, not of -seeds %d", *seeds)
+	}
+	if wrong != "" {
+		fmt.Fprintln(errs, "sim:", wrong)
 		return 2
 	}
 	begin := time.Now()
