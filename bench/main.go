@@ -163,7 +163,7 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 	case cfg.slow < time.Millisecond || cfg.slow > 10*time.Second:
 		err = fmt.Errorf("-slow %v: want 1ms to 10s", cfg.slow)
 	case w.rate > 0 && w.inflight > 1:
-		err = errors.New("-rate: wants -inflight 1: an ack is looked at when the next but so many has been sent")
+		err = errors.New("-rate: wants -inflight 1: with more an ack is looked at only after as many more sends")
 	case w.rate < 0:
 		err = fmt.Errorf("-rate %d: want at least 0", w.rate)
 	case cfg.capMiB < 1 || cfg.capMiB > 1<<20:
@@ -340,6 +340,17 @@ func run(ctx context.Context, cfg config, open opener, w io.Writer) (err error) 
 	if len(cells) == 0 {
 		return fmt.Errorf("-run %v: no such cell", cfg.run)
 	}
+	if cfg.jsonFile != "" { // found out now, not after a minute
+		_, missing := os.Stat(cfg.jsonFile)
+		f, err := os.OpenFile(cfg.jsonFile, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		if missing != nil {
+			os.Remove(cfg.jsonFile)
+		}
+	}
 	dir, err := os.MkdirTemp(cmp.Or(cfg.dir, "."), "tidemark-bench-")
 	if err != nil {
 		return err
@@ -367,7 +378,7 @@ func run(ctx context.Context, cfg config, open opener, w io.Writer) (err error) 
 				fmt.Fprintf(cfg.progress, "\r\x1b[Kround %d of %d, cell %d of %d: %s", b.round+1, cfg.rounds, i+1, len(order), c.name)
 			}
 			if err := ctx.Err(); err != nil {
-				return err
+				return fmt.Errorf("interrupted: %w", err)
 			}
 			if m.failed[c.name] == nil {
 				s, err := c.run(b, c)

@@ -286,7 +286,7 @@ func (rep *report) schemes(b *strings.Builder) {
 var syncText = map[string]string{
 	"never":    "a replica has a record when it is in its page cache",
 	"interval": "the same, and a sync follows within a second",
-	"always":   "a replica has a record when it is on its disk",
+	"always":   "a replica has a record when it is on its disk; acks 0 waits for no sync, its limit does",
 }
 
 // table prints the results of the log's cells that match.

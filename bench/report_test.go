@@ -369,6 +369,26 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRun_json: a file that cannot be written is found out before anything is measured,
+// and a run that came to nothing leaves none.
+func TestRun_json(t *testing.T) {
+	dir := t.TempDir()
+	cfg := config{dir: dir, t: time.Millisecond, rounds: 1, capMiB: 1, jsonFile: filepath.Join(dir, "missing", "out.json")}
+	var out strings.Builder
+	if err := run(t.Context(), cfg, openFile(nil), &out); !errors.Is(err, os.ErrNotExist) || out.Len() > 0 {
+		t.Errorf("error %v, printed %q", err, out.String())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cfg.jsonFile = filepath.Join(dir, "out.json")
+	if err := run(ctx, cfg, openFile(nil), &out); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 func TestRun_interrupted(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -24,7 +24,7 @@ const (
 
 func init() {
 	note := "Kafka batches v2 in mapped segments, CRC-32C checked on every read path, point reads copied out, " +
-		"offset index entry every %d bytes, at most 8 MiB populated at open; durable = Sync Always, else Never"
+		"offset index entry every %d bytes, at most 2 MiB of pages made at open; durable = Sync Always, else Never"
 	Register(Info{Name: "tidemark", Version: "dev", Note: fmt.Sprintf(note, interval),
 		Caps: CapBatch | CapDurable | CapGroup | CapPointRead}, opener(interval))
 	// Without CapBatch the harness fills its datasets one record a call, so every
@@ -34,7 +34,7 @@ func init() {
 }
 
 // opener ignores MaxBytes and ValueSize: a log is not told how much will be
-// appended. What it populates ahead is its default, 8 MiB. Recover changes
+// appended. How far ahead it makes pages is its default, 2 MiB. Recover changes
 // nothing either, as opening always recovers.
 func opener(interval int64) func(o OpenOptions) (Log, error) {
 	return func(o OpenOptions) (Log, error) {
