@@ -20,7 +20,8 @@ import (
 	"github.com/tidemark-log/tidemark/segment"
 )
 
-// Acks says whose word an append waits for.
+// Acks says whose word an append waits for. Use the names: the zero value is AcksAll, and
+// the numbers are not those of Kafka's protocol (String gives these).
 type Acks int
 
 const (
@@ -30,7 +31,7 @@ const (
 	// AcksLeader: the leader has it, as the topic's sync mode says; it is lost if
 	// another leads before it was copied.
 	AcksLeader
-	// AcksNone: nobody's. The record is lost without notice if its leader fails.
+	// AcksNone: nobody's word. The record is lost without notice if its leader fails.
 	AcksNone
 )
 

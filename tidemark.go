@@ -34,12 +34,14 @@ import (
 	"github.com/tidemark-log/tidemark/segment"
 )
 
-// Record is one record of a log. For an append Offset and Sequence are ignored
-// and a zero Timestamp means now.
 type (
+	// Record is one record of a log. For an append Offset and Sequence are ignored
+	// and a zero Timestamp means now.
 	Record = record.Record
+	// Header is a key with a value beside a record.
 	Header = record.Header
-	Batch  = record.Batch
+	// Batch is one record batch, as its bytes.
+	Batch = record.Batch
 	// View is a run of whole batches in the mapped log, zero-copy: its bytes
 	// are valid until Release, and an I/O error of the disk under them kills
 	// the process (Go cannot recover a fault in somebody else's goroutine). Use

@@ -82,7 +82,7 @@ type PartitionState struct {
 	HighWatermark int64 // −1 if no leader serves
 }
 
-// State is the partition's as it is now.
+// State is the partition's as it is now; after its topic was deleted, as it was last.
 func (h *Partition) State() PartitionState {
 	s := PartitionState{Leader: -1, LeaderEpoch: -1, HighWatermark: -1}
 	if r := h.record.Load(); r != nil {
