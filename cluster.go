@@ -173,7 +173,7 @@ const coordinatorFile = "coordinator" // the state of the coordinator, in the di
 // starts all of its nodes: dir/node-0 and so on are their data folders, which are
 // those of a Kafka broker, dir/coordinator holds what the coordinator knows. After a
 // process was killed, partitions have leaders again once enough of their replicas
-// were found to be whole. It waits, for SessionTimeout at most, until whoever was
+// were found to be whole; nobody leads before all nodes have opened their logs. It waits, for SessionTimeout at most, until whoever was
 // elected serves.
 //
 // Errors: ErrLocked; a field of ClusterOptions that is out of range; the
@@ -215,7 +215,15 @@ func OpenCluster(dir string, o ClusterOptions) (_ *Cluster, err error) {
 	c.clock = time.AfterFunc(o.SessionTimeout/6, func() { c.crew.do(&c.beat) })
 	c.mu.Unlock()
 	errs := make([]error, o.Nodes)
-	inParallel(4, c.nodes, func(n *Node) { errs[n.id] = n.start(context.Background()) })
+	lives := make([]*life, o.Nodes)
+	inParallel(4, c.nodes, func(n *Node) { lives[n.id], errs[n.id] = n.open(context.Background()) })
+	lives = slices.DeleteFunc(lives, func(f *life) bool { return f == nil })
+	for _, f := range lives { // of those that took long to open, the session may have ended
+		q := f.registration()
+		c.ctl.Register(&q, time.Now())
+	}
+	// From here on nodes may lead: those with the longest logs, since all are known (R22).
+	inParallel(4, lives, func(f *life) { errs[f.n.id] = f.begin(context.Background()) })
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -495,6 +503,7 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 	if rf > 0 && rf <= len(c.nodes) && (o.MinISR < 1 || o.MinISR > rf) { // else that is what is wrong
 		return fmt.Errorf("create topic %q: option MinISR: %d, want 1 to %d", name, o.MinISR, rf)
 	}
+	c.awaitNodes(ctx)
 	if _, _, err := c.ctl.CreateTopic(name, spec, time.Now()); err != nil {
 		return err
 	}
@@ -509,6 +518,25 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, o TopicOptions) 
 		}
 	}
 	return nil
+}
+
+// awaitNodes waits, for SessionTimeout at most, until the nodes that are up are not
+// counted as dead: where this process stood still they may be for a moment.
+func (c *Cluster) awaitNodes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.SessionTimeout)
+	defer cancel()
+	for _, n := range c.nodes {
+		for f := n.life.Load(); f != nil && n.life.Load() == f; {
+			if f.keepAlive(); !c.ctl.Node(n.id).Fenced {
+				break
+			}
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
 }
 
 // DeleteTopic deletes a topic. Its files go in the background; on a node that is down,
@@ -544,16 +572,16 @@ func (c *Cluster) ElectPreferred(ctx context.Context, topic string, partition in
 	if err != nil {
 		return err
 	}
-	for {
+	for not := (*part)(nil); ; {
 		if r := c.ctl.Record(h.id); r != nil && r.Leader < 0 {
 			return fmt.Errorf("elect preferred leader of %s: %w: nobody leads", h.name, IneligibleReplica)
 		}
-		p, err := h.awaitLeader(ctx, nil)
+		p, err := h.awaitLeader(ctx, not)
 		if err != nil {
 			return fmt.Errorf("elect preferred leader: %w", err)
 		}
 		s := p.p.Status()
-		if s.Role != isr.Leading {
+		if not = p; s.Role != isr.Leading {
 			continue
 		}
 		to := s.Record.Replicas[0]
@@ -563,7 +591,7 @@ func (c *Cluster) ElectPreferred(ctx context.Context, topic string, partition in
 		if !slices.Contains(p.successors(&s), to) {
 			return fmt.Errorf("elect preferred leader of %s: %w: node %d, in sync are %d", h.name, IneligibleReplica, to, nodesOf(s.Committed))
 		}
-		if err := p.handOver(ctx, to, c.o.LagMax, NotLeader); err != nil {
+		if err := p.handOver(ctx, to, c.o.LagMax, NotLeader); err != nil && !errors.Is(err, NotLeader) {
 			return fmt.Errorf("elect preferred leader: %w", err)
 		}
 		c.runWatch()

@@ -894,3 +894,100 @@ func TestSetMinISR(t *testing.T) {
 		t.Errorf("no topic: %v", err)
 	}
 }
+
+// TestBreakLeaseEnds: where a lease ran out because the process stood still, its node asks
+// for another before appends fail; who heard NotLeader meanwhile does not wait for a change
+// that was told before it waited.
+func TestBreakLeaseEnds(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: time.Minute, Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{0, 1, 2}}})
+	caughtUp(t, h)
+	for i := range 10 {
+		c.Pause(1, true)
+		c.Pause(2, true)
+		d, err := h.ProduceAsync(within(t), tidemark.AcksAll, tidemark.Record{})
+		must(t, err)
+		c.EndLease(0)
+		eventually(t, "it has another", func() bool { _, err := h.HighWatermark(); return err == nil })
+		c.Pause(1, false)
+		c.Pause(2, false)
+		if base, err := d.Wait(within(t)); base != int64(i) || err != nil {
+			t.Fatalf("append %d: at %d, %v", i, base, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	must(t, h.LeaderAgain(ctx))
+}
+
+// TestBreakSessionsEnd: nodes that are taken for dead for a moment, because the process
+// stood still, have replicas of a topic that is made then.
+func TestBreakSessionsEnd(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{SessionTimeout: 30 * time.Second, Log: tidemark.Options{Sync: tidemark.Never}})
+	for i := range 3 {
+		c.Expire()
+		createTopic(t, c, fmt.Sprint("x", i), tidemark.TopicOptions{})
+	}
+}
+
+// TestBreakElectTwice: of those who elect the preferred leader at once all come back, and
+// nothing is lost meanwhile; where the leader is killed as it hands over they come back soon.
+func TestBreakElectTwice(t *testing.T) {
+	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{LagMax: time.Hour, Log: tidemark.Options{Sync: tidemark.Never}})
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{1, 0, 2}}})
+	caughtUp(t, h)
+	must(t, c.Stop(within(t), 1))
+	must(t, c.Start(within(t), 1))
+	caughtUp(t, h)
+	elect := func() (answers chan error) {
+		answers = make(chan error, 4)
+		for range 4 {
+			go func() { answers <- c.ElectPreferred(within(t), "x", 0) }()
+		}
+		return answers
+	}
+	a := elect()
+	for range 4 {
+		must(t, <-a)
+	}
+	if s := h.State(); s.Leader != 1 {
+		t.Errorf("%+v", s)
+	}
+	must(t, c.Stop(within(t), 1))
+	must(t, c.Start(within(t), 1))
+	caughtUp(t, h)
+	lead := h.State().Leader
+	c.Pause(1, true)
+	produce(t, h, tidemark.AcksLeader, "not copied")
+	a = elect()
+	eventually(t, "it hands over", func() bool { _, err := h.HighWatermark(); return err != nil })
+	must(t, c.Kill(lead))
+	soon(t, "the calls come back", func() {
+		for range 4 {
+			<-a // whatever they say
+		}
+	})
+}
+
+// TestBreakLongestLog: of a cluster whose process ended who has the longest log leads,
+// although others are opened first (R22).
+func TestBreakLongestLog(t *testing.T) {
+	dir := t.TempDir()
+	o := tidemark.ClusterOptions{Nodes: 9, Log: tidemark.Options{Sync: tidemark.Never}}
+	c := openCluster(t, dir, o)
+	h := createTopic(t, c, "x", tidemark.TopicOptions{Replicas: [][]int32{{8, 0}}, MinISR: 1})
+	produce(t, h, tidemark.AcksAll, "a")
+	caughtUp(t, h)
+	c.Pause(0, true)
+	produce(t, h, tidemark.AcksLeader, "b")
+	for n := range o.Nodes {
+		must(t, c.Kill(n))
+	}
+	closeCluster(t, c)
+	c = openCluster(t, dir, o)
+	h, err := c.Partition("x", 0)
+	must(t, err)
+	if got := fmt.Sprint(values(t, h)); h.State().Leader != 8 || got != "[a b]" {
+		t.Errorf("node %d leads, with %s", h.State().Leader, got)
+	}
+}

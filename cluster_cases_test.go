@@ -100,6 +100,10 @@ func TestC113_EpochOfOnePartition(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		for i := range 3 { // before another is stopped
+			h, _ := c.Partition("events", i)
+			caughtUp(t, h)
+		}
 	}
 	send(0, 1, 1, 3, 0)
 }

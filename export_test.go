@@ -1,5 +1,10 @@
 package tidemark
 
+import (
+	"context"
+	"time"
+)
+
 // Pause has the replicas of a node ask their leaders for nothing, or do so again.
 func (c *Cluster) Pause(node int, on bool) {
 	n := c.nodes[node]
@@ -21,4 +26,25 @@ func (p *Producer) Lanes() int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return len(p.lanes)
+}
+
+// Expire has the coordinator see the sessions of all nodes end, as if the process had
+// stood still.
+func (c *Cluster) Expire() { c.ctl.Tick(time.Now().Add(2 * c.o.SessionTimeout)) }
+
+// EndLease ends the lease of a node, and has its replicas hear of it.
+func (c *Cluster) EndLease(node int) {
+	f := c.nodes[node].life.Load()
+	f.lease.Set(time.Now())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.parts {
+		p.ring()
+	}
+}
+
+// LeaderAgain waits for a leader as who was just told that the present one does not lead.
+func (h *Partition) LeaderAgain(ctx context.Context) error {
+	_, err := h.awaitLeader(ctx, h.leading())
+	return err
 }

@@ -88,7 +88,7 @@ func (f *life) Node(id int32) partition.Node {
 	return partition.Node{ID: id, BrokerEpoch: -1}
 }
 
-func (n *Node) start(ctx context.Context) (err error) {
+func (n *Node) start(ctx context.Context) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	if n.c.closed() { // asked here, since Close ends each node once
@@ -97,6 +97,16 @@ func (n *Node) start(ctx context.Context) (err error) {
 	if n.Up() {
 		return fmt.Errorf("start node %d: %w", n.id, ErrNodeUp)
 	}
+	f, err := n.open(ctx)
+	if err != nil {
+		return err
+	}
+	return f.begin(ctx)
+}
+
+// open opens a node's logs and registers them: the first step of a start. The second is
+// begin.
+func (n *Node) open(ctx context.Context) (_ *life, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start node %d: %w", n.id, err)
@@ -113,18 +123,31 @@ func (n *Node) start(ctx context.Context) (err error) {
 	f.dir, err = replica.OpenDir(n.dir, replica.DirOptions{NodeID: n.id, ClusterID: c.id, BrokerEpoch: -1,
 		DeleteDelay: c.o.DeleteDelay, Logger: c.o.Logger}, time.Now())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			f.end(ErrNodeDown, (*replica.Log).Abandon)
-			_ = f.dir.Abandon() // as it was found, but for the marker
-		}
-	}()
 	if err := f.register(ctx, f.openAll()); err != nil {
-		return err
+		f.abandon()
+		return nil, err
 	}
 	f.dir.SetBrokerEpoch(f.epoch)
+	return f, nil
+}
+
+// abandon ends a life that did not begin.
+func (f *life) abandon() {
+	f.end(ErrNodeDown, (*replica.Log).Abandon)
+	_ = f.dir.Abandon() // as it was found, but for the marker
+}
+
+// begin has the node take part.
+func (f *life) begin(ctx context.Context) (err error) {
+	n, c := f.n, f.n.c
+	defer func() {
+		if err != nil {
+			f.abandon()
+			err = fmt.Errorf("start node %d: %w", n.id, err)
+		}
+	}()
 	for { // while it reads its partitions, its session may end
 		f.runWatch()
 		code := c.ctl.Ready(n.id, f.epoch, time.Now())
@@ -243,10 +266,9 @@ func (f *life) keepAlive() {
 	ttl := f.n.c.o.SessionTimeout
 	switch code := f.n.c.ctl.KeepAlive(f.n.id, f.epoch, sent); code {
 	case partition.OK:
-		led := f.lease.Valid(sent)
-		f.lease.Set(sent.Add(ttl - ttl/5))
+		led := f.lease.Renew(sent.Add(ttl - ttl/5))
 		f.fenced.Store(false)
-		if !led { // who waits for a leader that serves
+		if !time.Now().Before(led) { // who waits for a leader that serves: asked after, for it may have ended meanwhile
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			for _, p := range f.parts {

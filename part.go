@@ -169,6 +169,10 @@ func (p *part) workLocked(t turn) (more bool) {
 		p.updateLocked(r, now)
 	}
 	if !p.looked.Swap(true) {
+		if f := p.f; !f.lease.Valid(now) && !f.fenced.Load() && f.n.life.Load() == f {
+			f.keepAlive() // who waits need not hear NotLeader only because this process stood still
+			now = time.Now()
+		}
 		p.p.Advanced(now, &p.fx)
 		next := p.p.Tick(now, &p.fx)
 		p.fx.Follow = false // it is about to
@@ -438,7 +442,11 @@ func (p *part) handOver(ctx context.Context, to int32, wait time.Duration, why e
 	defer p.handing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	epoch := p.p.Status().LeaderEpoch
+	s := p.p.Status()
+	if s.Role != isr.Leading || s.Resigned != nil { // it was handed over, or is about to end
+		return fmt.Errorf("hand partition %s over from node %d to %d: %w", p.h.name, p.f.n.id, to, NotLeader)
+	}
+	epoch := s.LeaderEpoch
 	p.resign(why)
 	err := p.awaitFollowers(ctx, to)
 	if err == nil {
@@ -449,7 +457,11 @@ func (p *part) handOver(ctx context.Context, to int32, wait time.Duration, why e
 		}
 		err = a.Code
 	}
-	p.p.Resume()
+	p.mu.Lock()
+	if !p.ended { // else appends would wait for ever
+		p.p.Resume()
+	}
+	p.mu.Unlock()
 	p.h.moved(ChangedLeader)
 	return fmt.Errorf("hand partition %s over from node %d to %d: %w", p.h.name, p.f.n.id, to, err)
 }
@@ -518,7 +530,7 @@ func (p *part) resign(why error) {
 func (p *part) awaitFollowers(ctx context.Context, id int32) error {
 	for {
 		s := p.p.Status()
-		if s.Role != isr.Leading {
+		if s.Role != isr.Leading || p.h.parts[p.f.n.id].Load() != p {
 			return NotLeader
 		}
 		behind := false

@@ -162,10 +162,17 @@ func (h *Partition) err() error {
 }
 
 // awaitLeader waits until a leader serves, other than the one that said it does
-// not.
+// not. That one is asked again after a while: what made it serve again may have come
+// before there was somebody to tell.
 func (h *Partition) awaitLeader(ctx context.Context, not *part) (*part, error) {
 	w := h.watcher(ChangedLeader)
 	defer w.stop()
+	var again <-chan time.Time
+	if not != nil {
+		t := time.NewTimer(50 * time.Millisecond)
+		defer t.Stop()
+		again = t.C
+	}
 	for first := true; ; first = false {
 		if err := h.err(); err != nil {
 			return nil, err
@@ -177,6 +184,7 @@ func (h *Partition) awaitLeader(ctx context.Context, not *part) (*part, error) {
 		}
 		select {
 		case <-w.ch:
+		case <-again:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("partition %s: %w: %w", h.name, NotLeader, ctx.Err())
 		}

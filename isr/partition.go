@@ -59,6 +59,19 @@ type Lease struct{ until atomic.Pointer[time.Time] }
 // Set moves the end of the lease.
 func (l *Lease) Set(until time.Time) { l.until.Store(&until) }
 
+// Renew moves the end of the lease to a later time, and returns what it was.
+func (l *Lease) Renew(until time.Time) (was time.Time) {
+	for {
+		old := l.until.Load()
+		if old != nil {
+			was = *old
+		}
+		if !until.After(was) || l.until.CompareAndSwap(old, &until) {
+			return was
+		}
+	}
+}
+
 // Valid reports whether the lease holds.
 func (l *Lease) Valid(now time.Time) bool {
 	until := l.end()
