@@ -85,7 +85,8 @@ var (
 )
 
 // Partition is a handle on a partition of a cluster that follows its leader. All
-// methods are safe for concurrent use.
+// methods are safe for concurrent use. Once the topic is deleted they fail with
+// ErrNoPartition, once the cluster is closed with ErrClosed.
 type Partition struct {
 	c    *Cluster
 	id   partition.ID

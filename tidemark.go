@@ -370,7 +370,8 @@ func (l *Log) AppendAsync(recs ...Record) (Ack, error) {
 }
 
 // Wait returns when the records are kept as the sync mode says. An error of ctx
-// says nothing about them.
+// says nothing about them. It may be called again. Other errors: ErrClosed;
+// ErrFailed after a failed write or sync.
 func (a Ack) Wait(ctx context.Context) error {
 	if a.l.mode != Always || a.l.log.SyncedEnd() >= a.End {
 		return nil
