@@ -130,6 +130,8 @@ type recovery struct {
 	epochs   []Epoch            // of the batches that were read
 	stored   []Epoch            // those of the file
 	noEpochs bool               // the file is missing or cannot be read
+	denied   bool               // a batch that was read has another epoch than the file says
+	disorder bool               // one is of an older epoch than one before it
 	total    int64
 	done     int64
 	dropped  int // valid batches that were cut
@@ -523,7 +525,7 @@ func (r *recovery) judge() error {
 		// A crash in the middle of TruncateFullyAndStartAt, or a log start that
 		// passed the end (log-format §4.2): an empty log begins there.
 		r.forgetFrom(0)
-		r.end, r.epochs = r.old.logStart, nil
+		r.end, r.epochs, r.denied = r.old.logStart, nil, false
 	case r.end < r.vouched && len(r.list) == 0:
 		r.damaged(segment.FileName(r.end, ".log"), 0, r.end, errors.New("every segment is missing"))
 	case r.end < r.vouched:
@@ -626,9 +628,7 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 				if !r.l.o.ReadOnly {
 					s.IndexBatch(pos, len(b), b.LastOffset(), b.MaxTimestamp())
 				}
-				if e := b.LeaderEpoch(); e >= 0 && b.LastOffset() >= r.old.logStart && (len(r.epochs) == 0 || e > r.epochs[len(r.epochs)-1].Epoch) {
-					r.epochs = append(r.epochs, Epoch{Epoch: e, StartOffset: b.BaseOffset()})
-				}
+				r.takeEpoch(b)
 				pos += int64(len(b))
 				next = b.NextOffset()
 				r.progress(s, int64(len(b)))
@@ -677,6 +677,23 @@ func (r *recovery) scan(i int, s *segment.Segment, next int64) (end int64, stop 
 	s.Publish(next, pos)
 	r.endPos = pos
 	return next, stop && r.l.Damage() == nil, nil
+}
+
+// takeEpoch takes in the epoch of a batch that counts.
+func (r *recovery) takeEpoch(b record.Batch) {
+	e, n := b.LeaderEpoch(), len(r.epochs)
+	if e < 0 || b.LastOffset() < r.old.logStart {
+		return
+	}
+	if len(r.stored) > 0 && epochAt(r.stored, max(b.BaseOffset(), r.stored[0].StartOffset)) != e {
+		r.denied = true
+	}
+	switch {
+	case n == 0 || e > r.epochs[n-1].Epoch:
+		r.epochs = append(r.epochs, Epoch{Epoch: e, StartOffset: b.BaseOffset()})
+	case e < r.epochs[n-1].Epoch:
+		r.disorder = true
+	}
 }
 
 // follows reports whether the whole batch at pos may lie where offset next is
@@ -870,12 +887,18 @@ func (r *recovery) readEpochs() error {
 }
 
 // findEpochs takes the epochs of the batches that were read and, for the others,
-// those of the file (log-format §6). A file that is missing or cannot be parsed
-// is made again from the headers of every batch.
+// those of the file (log-format §6). A file that is missing, cannot be parsed, or says
+// something else than a batch that was read is made again from the headers of every
+// batch. Neither has a checksum over it; the file is believed where the batches deny
+// each other.
 func (r *recovery) findEpochs() error {
 	l := r.l
 	l.epochs = newEpochCache(l.o.FS, l.dir)
 	missing, stored, list := r.noEpochs, r.stored, r.stored
+	if !missing && r.denied && !r.disorder {
+		l.o.Logger.Warn("leader epochs are not those of the batches, they are rebuilt from the log", "dir", l.dir, "were", stored)
+		missing = true
+	}
 	if missing {
 		list = nil
 		start := r.logStart()

@@ -398,3 +398,39 @@ func TestS45_EpochFileStale(t *testing.T) {
 		}
 	}
 }
+
+// TestS45_EpochFileFlipped: a digit of the file that is another one, which nothing in the
+// file tells, is not believed against the batches that are read after a kill (F16).
+func TestS45_EpochFileFlipped(t *testing.T) {
+	want := []replica.Epoch{{Epoch: 0, StartOffset: 0}, {Epoch: 3, StartOffset: 6}, {Epoch: 4, StartOffset: 14}}
+	for _, file := range []string{
+		"0\n3\n0 0\n3 6\n4 14\n",
+		"0\n3\n2 0\n3 6\n4 14\n",
+		"0\n3\n0 0\n3 2\n4 14\n",
+		"0\n3\n0 0\n3 4\n4 14\n",
+		"0\n3\n0 0\n3 6\n6 14\n",
+		"0\n3\n0 0\n3 6\n4 10\n",
+		"0\n2\n0 0\n4 6\n",
+	} {
+		x := newLab(t, replica.Options{})
+		for i := range int64(10) {
+			epoch := int32(0)
+			if i >= 7 {
+				epoch = 4
+			} else if i >= 3 {
+				epoch = 3
+			}
+			x.follow(batchAt(2*i, epoch, 2, 20))
+		}
+		x.kill()
+		x.write("leader-epoch-checkpoint", []byte(file))
+		x.open()
+		x.undamaged()
+		if got := x.log.Epochs(); !slices.Equal(got, want) {
+			t.Errorf("file %q: epochs %v, want %v", file, got, want)
+		}
+		if found := x.findings(); len(found) > 0 {
+			t.Errorf("file %q: Verify found %v", file, found)
+		}
+	}
+}

@@ -41,7 +41,7 @@ const (
 	SecondMachine                       // F18: another with the id of a node, and an empty disk
 	MinISR                              // F20
 	Preferred                           // F20: election of the first replica
-	BitRot                              // F16, beside the log: a killed node finds bits flipped in indexes and snapshots
+	BitRot                              // F16, beside the log: a killed node finds bits flipped in indexes, snapshots and epoch files
 	faultKinds
 )
 
@@ -353,7 +353,7 @@ func rots(name string) bool {
 	case ".index", ".timeindex", ".snapshot", ".dedupe":
 		return true
 	}
-	return false // leader-epoch-checkpoint has no checksum: a flipped bit is believed
+	return name == "leader-epoch-checkpoint"
 }
 
 // oneWay cuts one direction between a node and some others; which, N says.
