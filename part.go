@@ -292,7 +292,7 @@ func (p *part) tooEarly(code partition.Code, now time.Time) bool {
 // for an answer.
 func (p *part) askLocked(leader *part, now time.Time) bool {
 	q := &p.ask
-	a := partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: q.LeaderEpoch, Code: partition.NotLeader, Epoch: -1, End: -1}
+	a := partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: q.LeaderEpoch, Code: partition.NotLeader, Epoch: -1, End: -1, LogStart: -1}
 	if leader != nil {
 		leader.p.Ask(q, &a)
 	}

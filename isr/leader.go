@@ -517,7 +517,7 @@ func (p *Partition) Latest(now time.Time) (int64, error) {
 func (p *Partition) Ask(q *partition.EpochAsk, a *partition.EpochAnswer) {
 	p.role.RLock()
 	defer p.role.RUnlock()
-	*a = partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: p.epoch(), Epoch: -1, End: -1,
+	*a = partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: p.epoch(), Epoch: -1, End: -1, LogStart: -1,
 		Code: p.serves(q.ID, q.LeaderEpoch, q.Replica)}
 	if a.Code == partition.OK && q.Replica != partition.None {
 		p.mu.Lock()
@@ -533,5 +533,6 @@ func (p *Partition) Ask(q *partition.EpochAsk, a *partition.EpochAnswer) {
 	}
 	if a.Code == partition.OK {
 		a.Epoch, a.End = p.o.Log.EndOffsetFor(q.Epoch)
+		a.LogStart = p.o.Log.LogStartOffset()
 	}
 }

@@ -58,6 +58,9 @@ type EpochAnswer struct {
 	Code         Code
 	Epoch        int32
 	End          int64
+	// LogStart is the leader's, read after End: of what lies below it the leader knows
+	// no epochs, and an End that is not above it says where the log starts, and no more.
+	LogStart int64
 }
 
 // Alter is a leader's proposal for another ISR, by compare-and-set (A8).

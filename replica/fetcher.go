@@ -121,7 +121,7 @@ type Fetcher struct {
 	asking rounds // while not reconciled, once asked is set
 	asked  bool
 	due    change // to be made before anything else
-	fresh  bool   // there was no answer to a fetch since the verdict
+	judged int64  // the leader's log start, if its verdict says no more than that, else −1
 
 	leaderHW, leaderStart int64 // newest known of this leader
 
@@ -318,6 +318,7 @@ func (f *Fetcher) Next(now time.Time, s *Step) {
 		// No epochs, nothing to ask: an empty log, or one of before there were epochs,
 		// of which no more is known than its high watermark.
 		f.due = change{judge, f.l.HighWatermark()}
+		f.judged = -1
 		if !f.change(now, s) {
 			return
 		}
@@ -399,6 +400,9 @@ func (f *Fetcher) Answered(a *partition.EpochAnswer, now time.Time) error {
 	}
 	if done {
 		f.due = change{judge, f.asking.cut}
+		if f.judged = -1; a.End <= a.LogStart {
+			f.judged = a.LogStart
+		}
 	}
 	return nil
 }
@@ -426,13 +430,6 @@ func (f *Fetcher) Fetched(r *partition.Fetched, now time.Time) error {
 	case r.Diverging:
 		return f.diverging(r, now)
 	}
-	if f.fresh && r.LogStart >= sent && f.l.LogStartOffset() < sent {
-		// Of what lies below its log start the leader knows no epochs: its verdict on an
-		// epoch that ended there says where the log starts, and no more.
-		f.due = change{reset, r.LogStart}
-		return nil
-	}
-	f.fresh = false
 	moved := false
 	if len(r.Records) > 0 {
 		var err error
@@ -549,11 +546,17 @@ func (f *Fetcher) change(now time.Time, s *Step) (done bool) {
 	} else {
 		err = f.reset(f.due.to)
 	}
-	switch {
+	switch end := f.l.LogEndOffset(); {
+	case err == nil && f.due.do == judge && end <= f.judged && f.l.LogStartOffset() < end:
+		// Of what lies below its log start the leader knows no epochs: its verdict on an
+		// epoch that ended there says where the log starts, and no more. Before it fetches,
+		// since a fetch at the leader's high watermark would let it join (A7).
+		f.due = change{reset, f.judged}
+		return f.change(now, s)
 	case err == nil:
 		f.l.cleared()
 		f.due, f.asked, f.asking = change{}, false, rounds{}
-		f.s.Reconciled, f.s.LastFetchedEpoch, f.fresh = true, f.l.lastEpoch(), true
+		f.s.Reconciled, f.s.LastFetchedEpoch = true, f.l.lastEpoch()
 		return true
 	case f.s.Stopped != nil:
 	case errors.Is(err, errOtherEpochs):

@@ -188,7 +188,7 @@ func (ld *rep) answer(q *partition.Fetch) (a partition.Fetched, view replica.Vie
 }
 
 func (ld *rep) answerAsk(q *partition.EpochAsk) partition.EpochAnswer {
-	a := partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: ld.epoch, Epoch: -1, End: -1}
+	a := partition.EpochAnswer{Session: q.Session, Seq: q.Seq, LeaderEpoch: ld.epoch, Epoch: -1, End: -1, LogStart: ld.log.LogStartOffset()}
 	switch {
 	case q.LeaderEpoch < ld.epoch:
 		a.Code = partition.FencedLeaderEpoch
@@ -1052,6 +1052,14 @@ func TestVerdictAtLogStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.kill()
+		b.begin(a)
+		var s replica.Step
+		for s.Do != replica.SendFetch { // by which it may join the ISR (seed 1023815)
+			s = b.step(a)
+		}
+		if s.Fetch.LogStart < s.Fetch.Offset {
+			t.Errorf("it fetches at %d with a log from %d on", s.Fetch.Offset, s.Fetch.LogStart)
+		}
 		b.follow(a)
 		if b.log.LogStartOffset() != 37 {
 			t.Errorf("log start %d", b.log.LogStartOffset())
