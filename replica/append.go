@@ -668,7 +668,7 @@ func (l *Log) roomForLocked(src []byte, h *head, d demand, nowMs int64) (*segmen
 // end of the log says where a batch must begin; here nothing does, and no checksum
 // covers it. What can be said is that the batch behind it, if there is one, begins
 // where it ends, and that it does not end above the leader's log. A base that is
-// wrong and stands alone is found at the next batch: see Fetcher.copy.
+// wrong and stands alone is found at the next batch: see Fetcher.clash.
 func checkFirst(rest []byte, h *head, d demand) error {
 	if h.last >= d.leo {
 		return fmt.Errorf("%w: batch %d to %d, the leader's log ends at %d", ErrOrder, h.base, h.last, d.leo)

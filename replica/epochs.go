@@ -127,6 +127,15 @@ func fromEnd(list []Epoch, end int64) []Epoch {
 	return list[:n:n]
 }
 
+// withBatch returns list, which is in order, with what a batch says: it begins the
+// epoch given unless that is none or not a newer one.
+func withBatch(list []Epoch, epoch int32, base int64) []Epoch {
+	if n := len(list); epoch < 0 || n > 0 && epoch <= list[n-1].Epoch {
+		return list
+	}
+	return append(list, Epoch{Epoch: epoch, StartOffset: base})
+}
+
 // fromStart returns list cut to what concerns offsets from start on: the epoch
 // that covers start begins there now.
 func fromStart(list []Epoch, start int64) []Epoch {

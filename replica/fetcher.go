@@ -704,13 +704,7 @@ func (l *Log) size() (n int64) {
 }
 
 // lastEpoch is the epoch of the last batch, −1 if there is none or it has none.
-func (l *Log) lastEpoch() int32 {
-	end := l.LogEndOffset()
-	if end == l.LogStartOffset() {
-		return -1
-	}
-	return l.epochs.at(end - 1)
-}
+func (l *Log) lastEpoch() int32 { return l.epochBelow(l.LogEndOffset()) }
 
 // batchStart returns the base of the batch that offset lies inside of, else offset:
 // the log can end there without a gap.

@@ -332,10 +332,16 @@ func (l *Log) trueEnd() int64 { return l.active.Load().End() }
 // log, both with what is held: which of two logs is the longer one (R22).
 func (l *Log) Tail() (epoch int32, end int64) {
 	end = l.trueEnd()
+	return l.epochBelow(end), end
+}
+
+// epochBelow is the leader epoch of the batch that ends at end, −1 if the log begins
+// there or the batch has none.
+func (l *Log) epochBelow(end int64) int32 {
 	if end == l.LogStartOffset() {
-		return -1, end
+		return -1
 	}
-	return l.epochs.at(end - 1), end
+	return l.epochs.at(end - 1)
 }
 
 // LogStartOffset is the first offset that may be read.

@@ -688,12 +688,10 @@ func (r *recovery) takeEpoch(b record.Batch) {
 	if len(r.stored) > 0 && epochAt(r.stored, max(b.BaseOffset(), r.stored[0].StartOffset)) != e {
 		r.denied = true
 	}
-	switch {
-	case n == 0 || e > r.epochs[n-1].Epoch:
-		r.epochs = append(r.epochs, Epoch{Epoch: e, StartOffset: b.BaseOffset()})
-	case e < r.epochs[n-1].Epoch:
+	if n > 0 && e < r.epochs[n-1].Epoch {
 		r.disorder = true
 	}
+	r.epochs = withBatch(r.epochs, e, b.BaseOffset())
 }
 
 // follows reports whether the whole batch at pos may lie where offset next is
@@ -907,9 +905,7 @@ func (r *recovery) findEpochs() error {
 				if f.Last < start && start < r.end {
 					return true
 				}
-				if e := record.Batch(b).LeaderEpoch(); e >= 0 && (len(list) == 0 || e > list[len(list)-1].Epoch) {
-					list = append(list, Epoch{Epoch: e, StartOffset: f.Base})
-				}
+				list = withBatch(list, record.Batch(b).LeaderEpoch(), f.Base)
 				return true
 			})
 			if err != nil {

@@ -100,8 +100,8 @@ func (l *Log) correctEpochs(from, end int64) error {
 	segments := *l.segments.Load()
 	for _, s := range segments[floorSegment(segments, from):] {
 		err := s.Each(0, func(f segment.Frame, b []byte) bool {
-			if e := record.Batch(b).LeaderEpoch(); f.Base >= from && e >= 0 && (len(list) == 0 || e > list[len(list)-1].Epoch) {
-				list = append(list, Epoch{Epoch: e, StartOffset: max(f.Base, l.LogStartOffset())})
+			if f.Base >= from {
+				list = withBatch(list, record.Batch(b).LeaderEpoch(), max(f.Base, l.LogStartOffset()))
 			}
 			return true
 		})
