@@ -173,8 +173,8 @@ const coordinatorFile = "coordinator" // the state of the coordinator, in the di
 // starts all of its nodes: dir/node-0 and so on are their data folders, which are
 // those of a Kafka broker, dir/coordinator holds what the coordinator knows. After a
 // process was killed, partitions have leaders again once enough of their replicas
-// were found to be whole; nobody leads before all nodes have opened their logs. It waits, for SessionTimeout at most, until whoever was
-// elected serves.
+// were found to be whole; nobody leads before all nodes have opened their logs. It
+// waits, for SessionTimeout at most, until whoever was elected serves.
 //
 // Errors: ErrLocked; a field of ClusterOptions that is out of range; the
 // coordinator's file is damaged, or missing beside folders that have partitions;

@@ -41,7 +41,7 @@ const (
 	SecondMachine                       // F18: another with the id of a node, and an empty disk
 	MinISR                              // F20
 	Preferred                           // F20: election of the first replica
-	BitRot                              // F16, beside the log: a killed node finds bits flipped in indexes, snapshots and epoch files
+	BitRot                              // F16, beside the log: a killed node finds bits flipped in indexes and snapshots
 	faultKinds
 )
 

@@ -505,7 +505,7 @@ func (n *node) onKeepAlive(m *message) {
 		sent := m.body.(int64)
 		if sent > n.leaseSent {
 			n.leaseSent = sent
-			n.lease.Set(n.at(sent).Add(time.Duration(w.c.ttl - w.c.ttl/5)))
+			n.lease.Renew(n.at(sent).Add(time.Duration(w.c.ttl - w.c.ttl/5)))
 		}
 	case partition.IneligibleReplica:
 		w.cov.add("keep-alive: fenced")
