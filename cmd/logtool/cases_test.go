@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -881,6 +883,125 @@ func TestC166_FileShrinks(t *testing.T) {
 			t.Errorf("cut at %d: walk ends at %d, error %v", cut, end, s.err)
 		}
 		f.Close()
+	}
+}
+
+// memFile is a file of these bytes. cutTo, if it is not negative, is the size
+// that somebody gives it in the middle of the first read, which has got to
+// cutAt by then: it ends there, as a read ends at a page.
+type memFile struct {
+	b            []byte
+	cutAt, cutTo int
+	grow         bool // by another read it has its size again
+	fail         error
+}
+
+func newMemFile(b []byte) *memFile { return &memFile{b: b, cutTo: -1} }
+
+func (f *memFile) Close() error { return nil }
+
+func (f *memFile) Stat() (fs.FileInfo, error) { return memInfo(len(f.b)), nil }
+
+func (f *memFile) ReadAt(p []byte, pos int64) (int, error) {
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	b := f.b
+	if f.cutTo >= 0 {
+		if !f.grow {
+			f.b = b[:f.cutTo]
+		}
+		b, f.cutTo = b[:f.cutAt], -1
+	}
+	return bytes.NewReader(b).ReadAt(p, pos)
+}
+
+type memInfo int64
+
+func (i memInfo) Name() string     { return "" }
+func (i memInfo) Size() int64      { return int64(i) }
+func (memInfo) Mode() fs.FileMode  { return 0 }
+func (memInfo) ModTime() time.Time { return time.Time{} }
+func (memInfo) IsDir() bool        { return false }
+func (memInfo) Sys() any           { return nil }
+
+// A file that is cut in the middle of a read, which ends at a page behind the
+// new end: an index of 512 entries of which a roll leaves 65, its log, and an
+// index of transactions. None has a part of anything at its end.
+func TestC166_FileShrinksWithinRead(t *testing.T) {
+	const entries, used, page = 512, 65, 4096
+	for _, grow := range []bool{false, true} {
+		want := used
+		if grow {
+			want = entries
+		}
+		cutTo := func(b []byte, to int) *memFile { return &memFile{b: b, cutAt: page, cutTo: to, grow: grow} }
+
+		r := &entryReader{f: cutTo(make([]byte, entries*index.TimeEntrySize), used*index.TimeEntrySize), size: entries * index.TimeEntrySize, times: true}
+		for i := int64(0); ; i++ {
+			if _, ok := r.at(i); !ok {
+				break
+			}
+		}
+		if r.err != nil || r.size != int64(want*index.TimeEntrySize) {
+			t.Errorf("grows %v: time index of %d bytes, error %v; want %d", grow, r.size, r.err, want*index.TimeEntrySize)
+		}
+
+		var log []byte
+		var ends []int
+		for i := range 200 {
+			log = append(log, batch(t, int64(i), nil, int64(i))...)
+			ends = append(ends, len(log))
+		}
+		s := &scanner{f: cutTo(log, ends[20]), size: int64(len(log)), maxBatch: 1 << 20}
+		batches := 0
+		for sp, ok := s.next(); ok; sp, ok = s.next() {
+			if batches++; sp.kind != spanBatch {
+				t.Errorf("grows %v: span of kind %v at %d, error %v", grow, sp.kind, sp.pos, sp.err)
+			}
+		}
+		if want := map[bool]int{false: 21, true: len(ends)}[grow]; s.err != nil || batches != want {
+			t.Errorf("grows %v: %d batches, error %v; want %d", grow, batches, s.err, want)
+		}
+
+		var txns []byte
+		for i := range 200 {
+			txns = index.AbortedTxn{PID: 1, FirstOffset: int64(i), LastOffset: int64(i), LastStableOffset: int64(i)}.AppendTo(txns)
+		}
+		got := 0
+		err := eachTxn(cutTo(txns, 20*index.TxnEntrySize), "x", 0, func(i int64, _ index.AbortedTxn, bad *index.CorruptError) bool {
+			if got++; bad != nil {
+				t.Errorf("grows %v: entry %d: %v", grow, i, bad)
+			}
+			return true
+		})
+		if want := map[bool]int{false: 20, true: 200}[grow]; err != nil || got != want {
+			t.Errorf("grows %v: %d aborted transactions, error %v; want %d", grow, got, err, want)
+		}
+	}
+}
+
+// A read that fails is no end of the file: the walk says so.
+func TestReadFails(t *testing.T) {
+	fail := errors.New("input/output error")
+	f := &memFile{fail: fail, cutTo: -1}
+	if err := eachTxn(f, "x", 0, func(int64, index.AbortedTxn, *index.CorruptError) bool { return true }); !errors.Is(err, fail) {
+		t.Errorf("transaction index: %v", err)
+	}
+	r := &entryReader{f: f, size: 80}
+	if _, ok := r.at(0); ok || !errors.Is(r.err, fail) {
+		t.Errorf("offset index: %v, %v", ok, r.err)
+	}
+	for _, look := range []func(s *scanner){
+		func(s *scanner) { s.next() },
+		func(s *scanner) { s.zeros(0) },
+		func(s *scanner) { s.resync(0) },
+		func(s *scanner) { s.follow(&span{}) },
+	} {
+		s := &scanner{f: f, size: 1000, maxBatch: 1 << 20}
+		if look(s); !errors.Is(s.err, fail) {
+			t.Errorf("log: %v", s.err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"syscall"
@@ -117,6 +118,37 @@ func openFile(path string) (*os.File, int64, error) {
 		return nil, 0, err
 	}
 	return f, info.Size(), nil
+}
+
+// file is what the walks need of a file.
+type file interface {
+	io.ReaderAt
+	io.Closer
+	Stat() (fs.FileInfo, error)
+}
+
+// readAt reads len(p) bytes of f from pos on; fewer only at the end of the
+// file, which is no error. A writer may cut the file meanwhile, as a roll does:
+// the system then ends the read at one of its pages, beyond the new end, and
+// what was read there is gone.
+func readAt(f file, p []byte, pos int64) (int, error) {
+	for {
+		n, err := f.ReadAt(p, pos)
+		if n == len(p) || err == nil {
+			return n, nil
+		}
+		if err != io.EOF {
+			return n, err
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return 0, err
+		}
+		if end := max(info.Size()-pos, 0); end <= int64(n) {
+			return int(end), nil
+		}
+		// It has grown since.
+	}
 }
 
 // maxSmallFile bounds the text files, in bytes: a checkpoint of a broker with

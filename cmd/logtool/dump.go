@@ -443,7 +443,7 @@ func (d *dumper) txnIndex(path string, base int64) error {
 	defer f.Close()
 	o := d.out
 	o.file(path, string(kindTxnIndex), size)
-	return eachTxn(f, base, func(i int64, t index.AbortedTxn, bad *index.CorruptError) bool {
+	return eachTxn(f, path, base, func(i int64, t index.AbortedTxn, bad *index.CorruptError) bool {
 		if bad != nil {
 			d.fault(path, i*index.TxnEntrySize, reason{"entry", -1, bad.Found, bad.Want})
 		}
@@ -463,12 +463,15 @@ func (d *dumper) txnIndex(path string, base int64) error {
 
 // eachTxn reads a transaction index piece by piece. bad is what is wrong with
 // entry i, and t is zero where it cannot be read.
-func eachTxn(f *os.File, base int64, each func(i int64, t index.AbortedTxn, bad *index.CorruptError) bool) error {
+func eachTxn(f file, path string, base int64, each func(i int64, t index.AbortedTxn, bad *index.CorruptError) bool) error {
 	buf := make([]byte, 1024*index.TxnEntrySize)
 	for from := int64(0); ; from += 1024 {
-		n, _ := f.ReadAt(buf, from*index.TxnEntrySize)
+		n, err := readAt(f, buf, from*index.TxnEntrySize)
+		if err != nil {
+			return err
+		}
 		i := from
-		for t, err := range index.ParseTxns(f.Name(), base, buf[:n]) {
+		for t, err := range index.ParseTxns(path, base, buf[:n]) {
 			var bad *index.CorruptError
 			if err != nil && !errors.As(err, &bad) {
 				return err

@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/tidemark-log/tidemark/index"
 	"github.com/tidemark-log/tidemark/internal/vfs"
@@ -20,7 +18,7 @@ type entry struct{ a, b int64 }
 // entryReader reads the entries of an index file in order, by pread through a
 // small buffer: a hostile file may be of any size.
 type entryReader struct {
-	f     *os.File
+	f     file
 	path  string
 	size  int64 // bytes of the file, as it was at open
 	base  int64 // offsets in the file count from it
@@ -67,12 +65,12 @@ func (r *entryReader) raw(i int64) []byte {
 	if int64(cap(r.buf)) < want {
 		r.buf = make([]byte, piece*w)
 	}
-	n, err := r.f.ReadAt(r.buf[:want], i*w)
+	n, err := readAt(r.f, r.buf[:want], i*w)
 	r.buf, r.bufFrom = r.buf[:int64(n)/w*w], i
-	if err == io.EOF {
-		r.size = min(r.size, i*w+int64(n)) // cut by somebody since
-	} else if err != nil {
+	if err != nil {
 		r.err, r.size = err, 0
+	} else if int64(n) < want {
+		r.size = min(r.size, i*w+int64(n)) // cut by somebody since
 	}
 	if int64(len(r.buf)) < w {
 		return nil

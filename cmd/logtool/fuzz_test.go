@@ -144,7 +144,7 @@ func FuzzScan(f *testing.F) {
 	f.Add(append(cat(a, b), make([]byte, 100)...))
 	f.Add(bytes.Repeat([]byte{2}, 300))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		s := &scanner{f: bytes.NewReader(in), size: int64(len(in)), maxBatch: 4096}
+		s := &scanner{f: newMemFile(in), size: int64(len(in)), maxBatch: 4096}
 		end := int64(0)
 		for {
 			sp, ok := s.next()

@@ -100,7 +100,7 @@ func needsDrop(name string) bool { return strings.HasPrefix(name, "flipped") }
 // batchesIn returns the whole batches of a log file.
 func batchesIn(t testing.TB, b []byte) (all []string) {
 	t.Helper()
-	s := &scanner{f: bytes.NewReader(b), size: int64(len(b)), maxBatch: 1 << 30}
+	s := &scanner{f: newMemFile(b), size: int64(len(b)), maxBatch: 1 << 30}
 	for {
 		sp, ok := s.next()
 		if !ok {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"hash/crc32"
-	"io"
 	"math"
 	"slices"
 	"time"
@@ -42,7 +41,7 @@ type span struct {
 // Where the bytes are no batch it looks for the next place at which a whole
 // valid one starts whose offsets follow on; what lies between is one span.
 type scanner struct {
-	f        io.ReaderAt
+	f        file
 	size     int64 // of the file; falls if that turns out to be shorter
 	maxBatch int64
 	expect   int64 // no later batch starts below this offset
@@ -176,7 +175,7 @@ func (s *scanner) follow(sp *span) {
 		return
 	}
 	var head [minHeader]byte
-	if n, _ := s.f.ReadAt(head[:min(minHeader, s.size-end)], end); n < minHeader || vfs.AllZero(head[:]) {
+	if n := s.probeAt(head[:min(minHeader, s.size-end)], end); n < minHeader || vfs.AllZero(head[:]) {
 		return
 	}
 	if size, ok := record.PeekSize(head[:]); ok && head[16] <= record.Magic && int64(size) <= s.size-end {
@@ -204,14 +203,14 @@ func (s *scanner) peek(n int64) []byte {
 		kept = copy(s.buf, s.buf[at:])
 	}
 	s.buf = slices.Grow(s.buf[:kept], int(want)-kept)
-	got, err := s.f.ReadAt(s.buf[kept:want], s.pos+int64(kept))
+	got, err := readAt(s.f, s.buf[kept:want], s.pos+int64(kept))
 	s.buf, s.bufPos = s.buf[:kept+got], s.pos
-	switch {
-	case err == io.EOF:
-		s.size = min(s.size, s.pos+int64(len(s.buf)))
-	case err != nil:
+	if err != nil {
 		s.err = err
 		return nil
+	}
+	if int64(len(s.buf)) < want {
+		s.size = min(s.size, s.pos+int64(len(s.buf))) // cut by somebody since
 	}
 	return s.buf[:min(n, int64(len(s.buf)))]
 }
@@ -222,8 +221,17 @@ const probeSize = 64 << 10
 // piece reads up to probeSize bytes at pos, none at the end or on an error.
 func (s *scanner) piece(pos int64) []byte {
 	s.probe = slices.Grow(s.probe[:0], probeSize)
-	n, _ := s.f.ReadAt(s.probe[:min(probeSize, max(0, s.size-pos))], pos)
-	return s.probe[:n]
+	return s.probe[:s.probeAt(s.probe[:min(probeSize, max(0, s.size-pos))], pos)]
+}
+
+// probeAt is readAt for a look ahead. A failed read ends the walk.
+func (s *scanner) probeAt(p []byte, pos int64) int {
+	n, err := readAt(s.f, p, pos)
+	if err != nil {
+		s.err = err
+		return 0
+	}
+	return n
 }
 
 // zeros reports whether the file has nothing but zeros from pos on.
@@ -270,7 +278,7 @@ func (s *scanner) resync(from int64) int64 {
 				return -1
 			}
 			whole = slices.Grow(whole[:0], size)[:size]
-			if n, _ := s.f.ReadAt(whole, pos); n < size {
+			if s.probeAt(whole, pos) < size {
 				continue
 			}
 			if _, err := record.Check(whole); err == nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -630,15 +629,15 @@ func (p *partition) openTxnIndex(s *segment) *txnCheck {
 		return nil
 	}
 	c.size = size
-	next, stop := iter.Pull(txnEntries(f, s.base, p.fail))
+	next, stop := iter.Pull(txnEntries(f, s.txnIndex, s.base, p.fail))
 	c.next, c.stop = next, func() { stop(); f.Close() }
 	c.advance(p)
 	return c
 }
 
-func txnEntries(f *os.File, base int64, fail func(error)) iter.Seq[txnEntry] {
+func txnEntries(f file, path string, base int64, fail func(error)) iter.Seq[txnEntry] {
 	return func(yield func(txnEntry) bool) {
-		err := eachTxn(f, base, func(i int64, t index.AbortedTxn, bad *index.CorruptError) bool {
+		err := eachTxn(f, path, base, func(i int64, t index.AbortedTxn, bad *index.CorruptError) bool {
 			return yield(txnEntry{i, t, bad})
 		})
 		if err != nil {
