@@ -1,6 +1,7 @@
 package tidemark_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -61,7 +62,7 @@ func TestC081_ReadsFromTheLeader(t *testing.T) {
 func TestC113_EpochOfOnePartition(t *testing.T) {
 	c := openCluster(t, t.TempDir(), tidemark.ClusterOptions{Log: tidemark.Options{Sync: tidemark.Never}})
 	createTopic(t, c, "events", tidemark.TopicOptions{Partitions: 3})
-	pid, _ := c.NewProducerID()
+	pid, _, _ := c.NewProducerID()
 	var w record.Builder
 	send := func(part int, epoch int16, seq int32, base int64, code int16) {
 		t.Helper()
@@ -165,5 +166,65 @@ func TestS87_OthersGoOn(t *testing.T) {
 	caughtUp(t, bad)
 	if got := values(t, bad); len(got) != 2 {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestCopiedCluster: the logs of a copied folder of a cluster are new ones, of which the
+// coordinator knows nothing, so nobody leads; each can be opened by itself, with all it
+// had (docs/recovery.md).
+func TestCopiedCluster(t *testing.T) {
+	dir, to := filepath.Join(t.TempDir(), "c"), filepath.Join(t.TempDir(), "copy")
+	c := openCluster(t, dir, tidemark.ClusterOptions{})
+	h := createTopic(t, c, "events", tidemark.TopicOptions{})
+	for i := range int64(10) {
+		if _, err := h.Produce(within(t), tidemark.AcksAll, rec(i, 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	c = openCluster(t, to, tidemark.ClusterOptions{})
+	h, err := c.Partition("events", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := h.Produce(ctx, tidemark.AcksAll, rec(10, 10)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("append: %v; want none to lead", err)
+	}
+	if s := h.Stats(); s.Leader != -1 {
+		t.Errorf("leader %d", s.Leader)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		l, err := tidemark.Open(filepath.Join(to, fmt.Sprintf("node-%d", n), "events-0"), tidemark.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := l.LogEndOffset(); end != 10 {
+			t.Errorf("node %d: log ends at %d", n, end)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	c = openCluster(t, moved, tidemark.ClusterOptions{})
+	if h, err = c.Partition("events", 0); err != nil {
+		t.Fatal(err)
+	}
+	if base, err := h.Produce(within(t), tidemark.AcksAll, rec(10, 10)); err != nil || base != 10 {
+		t.Errorf("moved: append at %d, %v", base, err)
 	}
 }

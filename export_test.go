@@ -19,7 +19,7 @@ func (c *Cluster) Pause(node int, on bool) {
 }
 
 // NewProducerID has the coordinator give out an id, and store that now and then.
-func (c *Cluster) NewProducerID() (int64, int16) { return c.ctl.NewProducerID() }
+func (c *Cluster) NewProducerID() (int64, int16, error) { return c.ctl.NewProducerID() }
 
 // Lanes is in how many partitions a producer may have something under way.
 func (p *Producer) Lanes() int {

@@ -100,8 +100,9 @@ func (c *Cluster) NewProducer(o ProducerOptions) (*Producer, error) {
 	}
 	p := &Producer{c: c, o: o, id: record.NoProducer, epoch: record.NoProducerEpoch, lanes: map[*Partition]*lane{}}
 	if !o.Plain {
-		if p.id, p.epoch = c.ctl.NewProducerID(); p.id < 0 {
-			return nil, errors.New("new producer: the coordinator could not store its id")
+		var err error
+		if p.id, p.epoch, err = c.ctl.NewProducerID(); err != nil {
+			return nil, fmt.Errorf("new producer: %w", err)
 		}
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -479,7 +480,7 @@ func (l *lane) forgotten(err error) bool {
 func (l *lane) renumber(why error) {
 	l.p.c.o.Logger.Warn("records that a leader acknowledged alone are lost", "partition", l.h.name.String(), "producer", l.id, "epoch", l.epoch, "err", why)
 	if l.epoch++; l.epoch == math.MaxInt16 {
-		l.id, l.epoch = l.p.c.ctl.NewProducerID() // −1: without an id until the next
+		l.id, l.epoch, _ = l.p.c.ctl.NewProducerID() // −1: without an id until the next
 	}
 	l.next, l.known, l.again = 0, false, false
 	for _, f := range l.fly {
@@ -512,7 +513,7 @@ func (l *lane) giveUp(why error) {
 	if l.p.o.Plain {
 		return
 	}
-	if id, epoch := l.p.c.ctl.NewProducerID(); id >= 0 {
+	if id, epoch, err := l.p.c.ctl.NewProducerID(); err == nil {
 		l.id, l.epoch, l.next, l.known = id, epoch, 0, false
 	}
 }

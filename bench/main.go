@@ -148,6 +148,8 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case cfg.t <= 0:
 		err = fmt.Errorf("-t %v: want more than 0", cfg.t)
+	case cfg.budget < 0:
+		err = fmt.Errorf("-max %v: want at least 0", cfg.budget)
 	case cfg.rounds < 1:
 		err = fmt.Errorf("-rounds %d: want at least 1", cfg.rounds)
 	case !slices.Contains([]string{"all", "acks", "log"}, cfg.plan):

@@ -408,7 +408,7 @@ func TestFlags(t *testing.T) {
 		ok   bool
 	}{
 		{"", true}, {"-quick", true}, {"-run ^scan", true},
-		{"-run (", false}, {"-t 0s", false}, {"-rounds 0", false}, {"-cap 0", false}, {"-cap 99999999", false}, {"extra", false}, {"-nonsense", false},
+		{"-run (", false}, {"-t 0s", false}, {"-max -1s", false}, {"-max 0s", true}, {"-rounds 0", false}, {"-cap 0", false}, {"-cap 99999999", false}, {"extra", false}, {"-nonsense", false},
 		{"-plan log -acks 1", false}, {"-slow 5ms", false}, {"-scheme isr -acks 1", false}, {"-scheme isr -plan log", false}, {"-scheme isr -slow 5ms", true},
 		{"-rate 10 -inflight 2", false}, {"-idempotent -inflight 6", false}, {"-acks 2", false}, {"-sync no", false}, {"-codec x", false},
 	} {

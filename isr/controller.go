@@ -177,10 +177,11 @@ func NewController(o ControllerOptions) *Controller {
 	return c
 }
 
-// do runs a step on the state as of now and announces what it changed. False says
-// that it could not be stored: then nobody may be told the step's outcome, a
-// refusal neither, for it may rest on changes nobody has heard of.
-func (c *Controller) do(now time.Time, step func()) bool {
+// do runs a step on the state as of now and announces what it changed. An error,
+// which wraps partition.Unknown, says that it could not be stored: then nobody may be
+// told the step's outcome, a refusal neither, for it may rest on changes nobody has
+// heard of.
+func (c *Controller) do(now time.Time, step func()) error {
 	c.mu.Lock()
 	c.expire(now)
 	step()
@@ -188,7 +189,7 @@ func (c *Controller) do(now time.Time, step func()) bool {
 }
 
 // announce stores and tells every change made so far. It lets go of mu.
-func (c *Controller) announce() bool {
+func (c *Controller) announce() error {
 	upTo, notify := c.revision, false
 	if c.o.Store == nil {
 		notify = c.tell(upTo)
@@ -198,16 +199,19 @@ func (c *Controller) announce() bool {
 	if notify && c.Notify != nil {
 		c.Notify()
 	}
-	return done || c.store(upTo)
+	if done {
+		return nil
+	}
+	return c.store(upTo)
 }
 
-func (c *Controller) store(upTo int64) bool {
+func (c *Controller) store(upTo int64) error {
 	c.storing.Lock()
 	c.mu.Lock()
 	if c.announced >= upTo { // somebody else's call took it along
 		c.mu.Unlock()
 		c.storing.Unlock()
-		return true
+		return nil
 	}
 	upTo = c.revision
 	state := c.encode()
@@ -223,12 +227,12 @@ func (c *Controller) store(upTo int64) bool {
 		c.o.Logger.Error("coordinator: store the state", "revision", upTo, "err", err)
 	}
 	if err != nil {
-		return false
+		return fmt.Errorf("store the coordinator's state: %w: %w", partition.Unknown, err)
 	}
 	if notify && c.Notify != nil {
 		c.Notify()
 	}
-	return true
+	return nil
 }
 
 // tell moves the changes up to a revision to the end of the ring.
@@ -377,7 +381,7 @@ func (n *nodeState) extend(now time.Time, ttl time.Duration) {
 // who knows that that process is gone ends it with Fence.
 func (c *Controller) Register(q *partition.Register, now time.Time) partition.Registered {
 	a := partition.Registered{BrokerEpoch: -1}
-	if !c.do(now, func() { a.Code, a.BrokerEpoch = c.register(q, now) }) {
+	if c.do(now, func() { a.Code, a.BrokerEpoch = c.register(q, now) }) != nil {
 		return partition.Registered{Code: partition.Unknown, BrokerEpoch: -1}
 	}
 	return a
@@ -468,12 +472,12 @@ func (n *nodeState) logs(q *partition.Register) map[partition.ID]said {
 // asNode runs a step for the present life of a node.
 func (c *Controller) asNode(id int32, brokerEpoch int64, now time.Time, step func(*nodeState) partition.Code) partition.Code {
 	code := partition.StaleBrokerEpoch
-	ok := c.do(now, func() {
+	err := c.do(now, func() {
 		if n := c.node(id); n != nil && n.BrokerEpoch == brokerEpoch {
 			code = step(n)
 		}
 	})
-	if !ok {
+	if err != nil {
 		return partition.Unknown
 	}
 	return code
@@ -683,7 +687,7 @@ func (c *Controller) Handover(id partition.ID, from int32, brokerEpoch int64, to
 // not.
 func (c *Controller) ElectPreferred(id partition.ID, now time.Time) partition.Code {
 	code := partition.UnknownTopicID
-	ok := c.do(now, func() {
+	err := c.do(now, func() {
 		p := c.byID[id]
 		if p == nil {
 			return
@@ -697,7 +701,7 @@ func (c *Controller) ElectPreferred(id partition.ID, now time.Time) partition.Co
 			c.put(p, c.decide(p, wish{leader: first, refuse: partition.None}))
 		}
 	})
-	if !ok {
+	if err != nil {
 		return partition.Unknown
 	}
 	return code
@@ -708,20 +712,18 @@ func (c *Controller) ElectPreferred(id partition.ID, now time.Time) partition.Co
 // and until the leader has proposed their log ids these are zero. At least one replica
 // of each partition has to be live.
 //
-// Errors: ErrTopicExists; partition.Unknown if it could not be stored, then the
-// topic may come to be; others say what is wrong with the arguments.
+// Errors: ErrTopicExists; one that wraps partition.Unknown and that of the store if it
+// could not be stored, then the topic may come to be; others say what is wrong with the
+// arguments.
 func (c *Controller) CreateTopic(name string, o TopicSpec, now time.Time) (partition.UUID, []*partition.Record, error) {
 	var t *topicState
 	var records []*partition.Record
-	var err error
-	ok := c.do(now, func() { t, records, err = c.createTopic(name, &o) })
-	switch {
-	case !ok:
-		err = partition.Unknown
-	case err == nil:
-		return t.ID, records, nil
+	var refused error
+	err := c.do(now, func() { t, records, refused = c.createTopic(name, &o) })
+	if err = cmp.Or(err, refused); err != nil {
+		return partition.UUID{}, nil, fmt.Errorf("create topic %q: %w", name, err)
 	}
-	return partition.UUID{}, nil, fmt.Errorf("create topic %q: %w", name, err)
+	return t.ID, records, nil
 }
 
 func (c *Controller) createTopic(name string, o *TopicSpec) (*topicState, []*partition.Record, error) {
@@ -842,7 +844,8 @@ func (c *Controller) newTopicID() (partition.UUID, error) {
 // DeleteTopic forgets a topic and its partitions for good: one of the same name
 // gets another id.
 //
-// Errors: ErrUnknownTopic; partition.Unknown if it could not be stored.
+// Errors: ErrUnknownTopic; one that wraps partition.Unknown and that of the store if it
+// could not be stored.
 func (c *Controller) DeleteTopic(name string, now time.Time) error {
 	return c.onTopic(name, "delete", now, func(t *topicState) {
 		c.revision++
@@ -864,7 +867,8 @@ func (c *Controller) DeleteTopic(name string, now time.Time) error {
 // where a partition has a leader, and else with the first change under its next one
 // (R20).
 //
-// Errors: ErrUnknownTopic; partition.Unknown if it could not be stored.
+// Errors: ErrUnknownTopic; one that wraps partition.Unknown and that of the store if it
+// could not be stored.
 func (c *Controller) SetMinISR(name string, minISR int32, now time.Time) error {
 	return c.onTopic(name, "set the least ISR of", now, func(t *topicState) {
 		if minISR = max(1, minISR); minISR == t.MinISR {
@@ -883,25 +887,23 @@ func (c *Controller) SetMinISR(name string, minISR int32, now time.Time) error {
 }
 
 func (c *Controller) onTopic(name, what string, now time.Time, step func(*topicState)) error {
-	err := ErrUnknownTopic
-	ok := c.do(now, func() {
+	refused := ErrUnknownTopic
+	err := c.do(now, func() {
 		if t := c.byName[name]; t != nil {
-			err = nil
+			refused = nil
 			step(t)
 		}
 	})
-	switch {
-	case !ok:
-		err = partition.Unknown
-	case err == nil:
-		return nil
+	if err = cmp.Or(err, refused); err != nil {
+		return fmt.Errorf("%s topic %q: %w", what, name, err)
 	}
-	return fmt.Errorf("%s topic %q: %w", what, name, err)
+	return nil
 }
 
 // NewProducerID returns an id that no producer had before, with its first epoch;
-// −1 and −1 if it could not be stored.
-func (c *Controller) NewProducerID() (id int64, epoch int16) {
+// −1 and −1 with an error that wraps partition.Unknown and the store's if it could not
+// be stored.
+func (c *Controller) NewProducerID() (id int64, epoch int16, err error) {
 	c.mu.Lock()
 	if c.nextID == c.endID {
 		c.revision++
@@ -909,10 +911,10 @@ func (c *Controller) NewProducerID() (id int64, epoch int16) {
 	}
 	id = c.nextID
 	c.nextID++
-	if !c.announce() {
-		return -1, -1
+	if err := c.announce(); err != nil {
+		return -1, -1, err
 	}
-	return id, 0
+	return id, 0, nil
 }
 
 // Tick fences the nodes whose sessions ended, all in one step (R21), and says when

@@ -164,8 +164,8 @@ func LoadController(state []byte, o ControllerOptions) (*Controller, error) {
 			return nil, fmt.Errorf("load the coordinator's state: %w", err)
 		}
 	}
-	if !c.announce() {
-		return nil, fmt.Errorf("store the coordinator's state: %w", c.failed) // nobody else has c yet
+	if err := c.announce(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }

@@ -170,10 +170,10 @@ func TestStoreFails(t *testing.T) {
 	told("register", k.register(5, partition.Suspect))
 	told("fence", k.c.Fence(1, k.epoch[1], k.now))
 	_, _, err := k.c.CreateTopic("u", TopicSpec{Partitions: 1, ReplicationFactor: 1}, k.now)
-	if !errors.Is(err, partition.Unknown) {
+	if !errors.Is(err, partition.Unknown) || !errors.Is(err, fail) {
 		t.Errorf("CreateTopic: %v", err)
 	}
-	if err := k.c.DeleteTopic("u", k.now); !errors.Is(err, partition.Unknown) {
+	if err := k.c.DeleteTopic("u", k.now); !errors.Is(err, partition.Unknown) || !errors.Is(err, fail) {
 		t.Errorf("DeleteTopic: %v", err)
 	}
 	if next := k.c.Tick(k.now); !next.Equal(k.now.Add(courtTTL / 9)) {

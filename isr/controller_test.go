@@ -978,9 +978,9 @@ func TestProducerIDs(t *testing.T) {
 	seen := map[int64]bool{}
 	take := func(c *Controller) {
 		t.Helper()
-		id, epoch := c.NewProducerID()
-		if id < 0 || epoch != 0 || seen[id] {
-			t.Fatalf("id %d, epoch %d, seen %v", id, epoch, seen[id])
+		id, epoch, err := c.NewProducerID()
+		if err != nil || id < 0 || epoch != 0 || seen[id] {
+			t.Fatalf("id %d, epoch %d, seen %v, error %v", id, epoch, seen[id], err)
 		}
 		seen[id] = true
 	}
@@ -997,7 +997,7 @@ func TestProducerIDs(t *testing.T) {
 	}
 	fail = true
 	for range 3 {
-		if id, _ := c.NewProducerID(); id != -1 {
+		if id, _, err := c.NewProducerID(); id != -1 || !errors.Is(err, partition.Unknown) {
 			t.Fatalf("id %d was not stored", id)
 		}
 	}

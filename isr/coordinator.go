@@ -23,7 +23,7 @@ type Coordinator interface {
 	Decline(id partition.ID, node int32, brokerEpoch int64, leaderEpoch int32, now time.Time) partition.Code
 	Handover(id partition.ID, from int32, brokerEpoch int64, to, leaderEpoch int32, now time.Time) partition.Altered
 
-	NewProducerID() (id int64, epoch int16)
+	NewProducerID() (id int64, epoch int16, err error)
 	Since(revision int64) Changes
 }
 

@@ -135,7 +135,7 @@ func (c *coord) deliver(m *message) {
 		c.changes(m)
 		return
 	case opPID:
-		id, e := c.c.NewProducerID()
+		id, e, _ := c.c.NewProducerID()
 		r.body = [2]int64{id, int64(e)}
 	case opRecord:
 		r.body = c.c.Record(partition.ID{Topic: w.topic, Partition: m.part})
