@@ -253,7 +253,7 @@ func runBareSet(b *bench, c *cell) (s sample, err error) {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, b.closeSet(set)) }()
-	s, acked, err := b.drive(c, b.calls(c), b.t, c.sync == "always", set.append)
+	s, acked, err := b.drive(c, max(b.calls(c)/replicas, 1), b.t, c.sync == "always", set.append)
 	if err != nil {
 		return s, err
 	}

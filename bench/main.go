@@ -91,7 +91,7 @@ func parseFlags(args []string, errw io.Writer) (config, error) {
 	fs.DurationVar(&cfg.t, "t", 60*time.Millisecond, "timed part of each cell")
 	fs.IntVar(&cfg.rounds, "rounds", 3, "rounds; each measures every cell once")
 	fs.DurationVar(&cfg.budget, "max", 45*time.Second, "start no round that would not end within this `time`; the first always runs")
-	fs.Int64Var(&cfg.capMiB, "cap", 128, "`MiB` a cell may write")
+	fs.Int64Var(&cfg.capMiB, "cap", 128, "`MiB` a cell may write, into all replicas together")
 	fs.StringVar(&cfg.plan, "plan", "all", "what to measure: `acks` (replicated appends), log (one log), all (both, the log with records of 1 KiB); a flag below chooses acks")
 	list(fs, "acks", "`modes` of acknowledgement: 0, 1, all", &w.acks, oneOf(acksOf))
 	list(fs, "sync", "when an append counts as kept, `modes`: never, interval, always", &w.syncs, oneOf(syncOf))
