@@ -563,10 +563,11 @@ func (c *Cluster) DeleteTopic(name string) error {
 
 // ElectPreferred makes the first of a partition's replicas the leader, if it is up and in
 // sync, and returns once it leads. The present leader hands over when that has all it
-// has: nothing is lost, whatever acks it was given.
+// has: nothing is lost, whatever acks it was given. It goes on while what there is is
+// copied; while the rest is, it takes no appends, for a second at most.
 //
 // Errors: ErrNoTopic, ErrNoPartition, ErrClosed; IneligibleReplica; that of ctx, or of the
-// wait for what is not copied yet, at most LagMax, after which the leader leads on.
+// wait for what is not copied yet, after LagMax or that second. Then the leader leads on.
 func (c *Cluster) ElectPreferred(ctx context.Context, topic string, partition int) error {
 	h, err := c.Partition(topic, partition)
 	if err != nil {
@@ -591,7 +592,7 @@ func (c *Cluster) ElectPreferred(ctx context.Context, topic string, partition in
 		if !slices.Contains(p.successors(&s), to) {
 			return fmt.Errorf("elect preferred leader of %s: %w: node %d, in sync are %d", h.name, IneligibleReplica, to, nodesOf(s.Committed))
 		}
-		if err := p.handOver(ctx, to, c.o.LagMax, NotLeader); err != nil && !errors.Is(err, NotLeader) {
+		if err := p.handOver(ctx, to, time.Second, NotLeader); err != nil && !errors.Is(err, NotLeader) {
 			return fmt.Errorf("elect preferred leader: %w", err)
 		}
 		c.runWatch()

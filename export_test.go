@@ -48,3 +48,6 @@ func (h *Partition) LeaderAgain(ctx context.Context) error {
 	_, err := h.awaitLeader(ctx, h.leading())
 	return err
 }
+
+// Stopping reports whether a stop of a node has begun.
+func (c *Cluster) Stopping(node int) bool { return c.ctl.Node(int32(node)).Stopping }

@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tidemark-log/tidemark/internal/vfs"
@@ -25,10 +27,14 @@ type Node struct {
 	id  int32
 	dir string
 
-	changing sync.Mutex  // one start or stop at a time
+	changing sync.Mutex // one start or stop at a time
+	stopping atomic.Pointer[context.CancelCauseFunc]
 	paused   atomic.Bool // tests: replicas ask their leaders for nothing
 	life     atomic.Pointer[life]
 }
+
+// errKilled ends a stop for a kill, which waits for it.
+var errKilled = errors.New("the node was killed meanwhile")
 
 // ID is the node's number.
 func (n *Node) ID() int { return int(n.id) }
@@ -125,7 +131,11 @@ func (n *Node) open(ctx context.Context) (_ *life, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.register(ctx, f.openAll()); err != nil {
+	logs, err := f.openAll()
+	if err == nil {
+		err = f.register(ctx, logs)
+	}
+	if err != nil {
 		f.abandon()
 		return nil, err
 	}
@@ -170,14 +180,20 @@ func (f *life) begin(ctx context.Context) (err error) {
 	n.life.Store(f)
 	f.keepAlive()
 	f.crew.do(&f.watch) // what was said before life was set
-	c.o.Logger.Info("node started", "node", n.id, "brokerEpoch", f.epoch, "partitions", len(f.parts))
+	f.mu.Lock()
+	parts := len(f.parts)
+	f.mu.Unlock()
+	c.o.Logger.Info("node started", "node", n.id, "brokerEpoch", f.epoch, "partitions", parts)
 	return nil
 }
 
 // openAll opens every log in the folder, held, and returns how the last life of each
-// ended.
-func (f *life) openAll() []partition.LogEvidence {
+// ended. A log that is damaged, or of which something is gone, is left out: it counts for
+// nothing any more (R4). Where the system refuses, the log may be as whole as ever, and
+// that would be for ever: then the node does not start, and nothing has changed.
+func (f *life) openAll() ([]partition.LogEvidence, error) {
 	var mu sync.Mutex
+	var refused error
 	logs := []partition.LogEvidence{} // not nil: what is not listed is not there
 	options := map[UUID]map[string]string{}
 	for _, t := range f.n.c.ctl.Since(0).Topics {
@@ -195,6 +211,11 @@ func (f *life) openAll() []partition.LogEvidence {
 		}
 		if err != nil {
 			f.n.c.o.Logger.Error("replica not opened", "node", f.n.id, "partition", p.String(), "err", err)
+			if refusal(err) {
+				mu.Lock()
+				defer mu.Unlock()
+				refused = cmp.Or(refused, fmt.Errorf("open %s: %w", p, err))
+			}
 			return
 		}
 		e := partition.LogEvidence{ID: partition.ID{Topic: id, Partition: p.Partition}, Evidence: l.log.Evidence(), Durable: l.log.Durable()}
@@ -204,7 +225,16 @@ func (f *life) openAll() []partition.LogEvidence {
 		f.opened[p] = l
 		logs = append(logs, e)
 	})
-	return logs
+	return logs, refused
+}
+
+// refusal reports whether err says that the system did not let us look, of which nothing
+// follows for the log: too many open files, no permission, a failed read. That something
+// is gone, or that a disk is full, is another matter.
+func refusal(err error) bool {
+	var errno syscall.Errno
+	return errors.Is(err, ErrTooManyFiles) || errors.Is(err, ErrTooManyMaps) ||
+		errors.As(err, &errno) && errno != syscall.ENOENT && errno != syscall.ENOSPC && errno != syscall.EDQUOT
 }
 
 func (f *life) openLog(p TopicPartition, id UUID, config map[string]string, held bool) (*Log, error) {
@@ -531,6 +561,9 @@ func (n *Node) take() (*life, error) {
 }
 
 func (n *Node) kill() error {
+	if cancel := n.stopping.Load(); cancel != nil {
+		(*cancel)(errKilled)
+	}
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	f, err := n.take()
@@ -572,11 +605,18 @@ func (n *Node) stop(ctx context.Context) error {
 	if f == nil {
 		return fmt.Errorf("stop node %d: %w", n.id, ErrNodeDown)
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	n.stopping.Store(&cancel)
+	defer n.stopping.Store(nil)
 	n.c.ctl.Stop(n.id, f.epoch, time.Now())
 	f.mu.Lock()
 	parts := slices.Collect(maps.Values(f.parts))
 	f.mu.Unlock()
 	inParallel(16, parts, func(p *part) { p.stepDown(ctx) })
+	if context.Cause(ctx) == errKilled { // who does waits for changing
+		return fmt.Errorf("stop node %d: %w", n.id, errKilled)
+	}
 	n.c.ctl.Fence(n.id, f.epoch, time.Now())
 	n.life.Store(nil)
 	return f.close()

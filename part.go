@@ -1,8 +1,10 @@
 package tidemark
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -424,32 +426,38 @@ func (l *Log) isClosing() bool {
 }
 
 // successors are the members of the ISR that may lead in the place of this replica, the
-// preferred one first.
+// preferred one first. Of a node that has ended the coordinator may not know that yet.
 func (p *part) successors(s *isr.Status) (list []int32) {
 	for _, id := range s.Record.Replicas {
 		n := p.f.Node(id)
-		if m, in := partition.Find(s.Committed, id); in && id != p.f.n.id && n.Eligible(m.BrokerEpoch) {
+		if m, in := partition.Find(s.Committed, id); in && id != p.f.n.id && n.Eligible(m.BrokerEpoch) && p.h.parts[id].Load() != nil {
 			list = append(list, id)
 		}
 	}
 	return list
 }
 
-// handOver gives what this replica leads to another, once that has all of it (A14), and
-// leads on if that takes too long.
+// handOver gives what this replica leads to another, once that has all of it (A14). It
+// leads while the other copies what there is now, LagMax at most; then it takes nothing
+// more until the rest is copied, and leads on if that takes longer than given.
 func (p *part) handOver(ctx context.Context, to int32, wait time.Duration, why error) error {
 	p.handing.Lock()
 	defer p.handing.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
 	s := p.p.Status()
 	if s.Role != isr.Leading || s.Resigned != nil { // it was handed over, or is about to end
 		return fmt.Errorf("hand partition %s over from node %d to %d: %w", p.h.name, p.f.n.id, to, NotLeader)
 	}
 	epoch := s.LeaderEpoch
+	before, cancel := context.WithTimeout(ctx, p.f.n.c.o.LagMax)
+	err := p.awaitFollowers(before, to, s.LEO)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("hand partition %s over from node %d to %d: %w", p.h.name, p.f.n.id, to, err)
+	}
 	p.resign(why)
-	err := p.awaitFollowers(ctx, to)
-	if err == nil {
+	ctx, cancel = context.WithTimeout(ctx, wait)
+	defer cancel()
+	if err = p.awaitFollowers(ctx, to, math.MaxInt64); err == nil {
 		a := p.f.n.c.ctl.Handover(p.h.id, p.f.n.id, p.f.epoch, to, epoch, time.Now())
 		if a.Code == partition.OK && a.Record != nil {
 			p.take(a.Record)
@@ -472,7 +480,9 @@ func (p *part) stepDown(ctx context.Context) {
 	if s.Role != isr.Leading {
 		return
 	}
-	for _, to := range p.successors(&s) {
+	list := p.successors(&s)
+	slices.SortStableFunc(list, func(a, b int32) int { return cmp.Compare(leoOf(&s, b), leoOf(&s, a)) })
+	for _, to := range list {
 		// Who is in sync is not further behind than that.
 		if err := p.handOver(ctx, to, p.f.n.c.o.LagMax, ErrNodeDown); err != nil {
 			p.f.n.c.o.Logger.Warn("lead not handed over", "node", p.f.n.id, "err", err)
@@ -481,6 +491,16 @@ func (p *part) stepDown(ctx context.Context) {
 		return
 	}
 	p.resign(ErrNodeDown)
+}
+
+// leoOf is where a follower's log ends, as its leader knows it.
+func leoOf(s *isr.Status, id int32) int64 {
+	for _, f := range s.Followers {
+		if f.Node == id {
+			return f.LEO
+		}
+	}
+	return -1
 }
 
 // runRelief hands over to a replica that has room for appends, which this one has not.
@@ -492,7 +512,7 @@ func (p *part) runRelief() {
 	log := p.f.n.c.o.Logger.With("node", p.f.n.id, "partition", p.h.name.String())
 	for _, to := range p.successors(&s) {
 		x := p.h.parts[to].Load()
-		if x == nil || !slices.ContainsFunc(s.Followers, func(f isr.FollowerStatus) bool { return f.Node == to && f.LEO == s.LEO }) {
+		if x == nil || leoOf(&s, to) != s.LEO {
 			continue
 		}
 		err := x.log.log.Room() // asked of its node
@@ -513,7 +533,7 @@ func (p *part) settle(ctx context.Context) {
 	defer p.handing.Unlock()
 	if p.p.Status().Role == isr.Leading {
 		p.resign(ErrNodeDown)
-		if err := p.awaitFollowers(ctx, partition.None); err != nil {
+		if err := p.awaitFollowers(ctx, partition.None, math.MaxInt64); err != nil {
 			p.f.n.c.o.Logger.Warn("closed before all replicas have what there is", "node", p.f.n.id, "partition", p.h.name.String(), "err", err)
 		}
 	}
@@ -526,8 +546,8 @@ func (p *part) resign(why error) {
 }
 
 // awaitFollowers waits until a follower, or with None all that are up and in sync, have
-// confirmed everything.
-func (p *part) awaitFollowers(ctx context.Context, id int32) error {
+// confirmed everything up to an offset.
+func (p *part) awaitFollowers(ctx context.Context, id int32, upTo int64) error {
 	for {
 		s := p.p.Status()
 		if s.Role != isr.Leading || p.h.parts[p.f.n.id].Load() != p {
@@ -535,10 +555,10 @@ func (p *part) awaitFollowers(ctx context.Context, id int32) error {
 		}
 		behind := false
 		for _, f := range s.Followers {
-			if id == f.Node && !f.InISR {
+			if id == f.Node && (!f.InISR || p.h.parts[id].Load() == nil) {
 				return partition.IneligibleReplica
 			}
-			if (id == f.Node || id == partition.None && f.InISR && p.h.parts[f.Node].Load() != nil) && f.LEO < s.LEO {
+			if (id == f.Node || id == partition.None && f.InISR && p.h.parts[f.Node].Load() != nil) && f.LEO < min(s.LEO, upTo) {
 				behind = true
 			}
 		}

@@ -315,8 +315,9 @@ func (p *part) syncFor(waits bool) {
 
 // Pending is an append under way.
 type Pending struct {
-	c   *call // nil with AcksNone
-	use uint64
+	c    *call // nil with AcksNone
+	use  uint64
+	none bool // AcksNone
 }
 
 // Wait returns the offset of the first record once the append is acknowledged, −1 at
@@ -324,8 +325,11 @@ type Pending struct {
 // again. Other errors: those of [Partition.Produce]; ErrWaited, since the answer is given
 // once.
 func (p Pending) Wait(ctx context.Context) (base int64, err error) {
-	if p.c == nil {
+	switch {
+	case p.none:
 		return -1, nil
+	case p.c == nil:
+		return 0, errors.New("wait for an append: nothing was sent")
 	}
 	if err := p.c.uses.take(p.use); err != nil {
 		return 0, err
@@ -392,9 +396,9 @@ func (h *Partition) begin(ctx context.Context, acks Acks, x payload, waits bool)
 	}
 	if acks == AcksNone {
 		c.release()
-		return Pending{}, nil
+		return Pending{none: true}, nil
 	}
-	return Pending{c, c.uses.n.Load()}, nil
+	return Pending{c: c, use: c.uses.n.Load()}, nil
 }
 
 // Produce appends records as one batch, all or none, and returns the offset of the

@@ -61,6 +61,9 @@ func (o *ProducerOptions) fill() error {
 	case o.Timeout < 0 || o.RequestTimeout < 0 || o.RetryBackoff < 0:
 		return errors.New("new producer: a time below zero")
 	}
+	if _, err := record.ParseCodec(o.Codec.String()); err != nil {
+		return fmt.Errorf("new producer: option Codec: %w", err)
+	}
 	return nil
 }
 

@@ -1154,3 +1154,36 @@ func TestTxnIndex(t *testing.T) {
 		})
 	}
 }
+
+// A folder of data folders, as that of a cluster is: each is looked into, although the
+// names of its nodes look like those of partitions.
+func TestFolderOfDataFolders(t *testing.T) {
+	top := t.TempDir()
+	for _, node := range []string{"node-0", "node-1"} {
+		if err := os.CopyFS(filepath.Join(top, node), os.DirFS(filepath.Join(testdata, "kafka-4.4-closed"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := mustRun(t, exitOK, "verify", "--json", filepath.Join(top, "node-1"))
+	both := mustRun(t, exitOK, "verify", "--json", top)
+	sum := func(out string) jsonLine { all := lines(t, out); return all[len(all)-1] }
+	if a, b := sum(one), sum(both); b.Batches != 2*a.Batches || a.Batches == 0 {
+		t.Errorf("%d batches in one, %d in both", a.Batches, b.Batches)
+	}
+	for _, args := range [][]string{{"ls"}, {"dump"}, {"epochs"}, {"find", "--offset", "0"}, {"producers"}, {"explain"}} {
+		code, out, stderr := logtool(append(args, top)...)
+		for _, node := range []string{"node-0", "node-1"} {
+			if code != exitOK || !strings.Contains(out, filepath.Join(top, node)) {
+				t.Errorf("%s: exit %d, nothing of %s\n%s%s", args, code, node, lastLines(out, 5), stderr)
+			}
+		}
+	}
+	log := filepath.Join(top, "node-0", "idem-0", log0)
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[100] ^= 1
+	write(t, log, b)
+	mustRun(t, exitDamage, "verify", top)
+}

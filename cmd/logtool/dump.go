@@ -104,6 +104,12 @@ func (d *dumper) dir(path string, top bool) {
 		d.vanished(err)
 		return
 	}
+	if dirs := dataDirs(entries, path); top && dirs != nil {
+		for _, sub := range dirs {
+			d.dir(sub, true)
+		}
+		return
+	}
 	st := stateOf(path, entries)
 	if d.sel.onlyLogs() {
 		var logs []string

@@ -109,6 +109,22 @@ func hasSegments(entries []os.DirEntry) bool {
 	return false
 }
 
+// dataDirs returns the data folders in a folder that is none itself, such as that of a
+// cluster: its entries that have the file which a broker or a node leaves in its own.
+func dataDirs(entries []os.DirEntry, path string) (list []string) {
+	for _, e := range entries {
+		if e.Name() == checkpoint.MetaFile {
+			return nil
+		}
+		if sub := filepath.Join(path, e.Name()); e.IsDir() {
+			if _, err := os.Lstat(filepath.Join(sub, checkpoint.MetaFile)); err == nil {
+				list = append(list, sub)
+			}
+		}
+	}
+	return list
+}
+
 // isPartitionDir reports whether a sub-directory of a data directory is to be
 // looked into.
 func isPartitionDir(path string) bool {

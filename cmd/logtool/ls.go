@@ -68,6 +68,12 @@ func (l *lister) path(path string) {
 		l.fail(err)
 		return
 	}
+	if dirs := dataDirs(entries, path); dirs != nil {
+		for _, d := range dirs {
+			l.path(d)
+		}
+		return
+	}
 	var dirs []string
 	data := path
 	switch dirKindOf(entries, path) {

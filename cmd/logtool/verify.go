@@ -140,6 +140,12 @@ func (v *verifier) path(path string) {
 		v.fail(err)
 		return
 	}
+	if dirs := dataDirs(entries, path); dirs != nil {
+		for _, d := range dirs {
+			v.path(d)
+		}
+		return
+	}
 	switch dirKindOf(entries, path) {
 	case dirData:
 		v.dataDir(path, entries)

@@ -17,6 +17,9 @@ import (
 // been left by a process that was killed before it got so far, so the deepest
 // one is synced too.
 func MkdirAll(fsys FS, dir string) error {
+	if dir == "" { // what is made in it would be in the current directory
+		return &fs.PathError{Op: OpMkdir.String(), Path: dir, Err: syscall.ENOENT}
+	}
 	var missing []string // the deepest first
 	at := filepath.Clean(dir)
 	for {
