@@ -894,6 +894,7 @@ type memFile struct {
 	cutAt, cutTo int
 	grow         bool // by another read it has its size again
 	fail         error
+	once         func(read []byte) // changes what is read from the beginning, once
 }
 
 func newMemFile(b []byte) *memFile { return &memFile{b: b, cutTo: -1} }
@@ -913,7 +914,12 @@ func (f *memFile) ReadAt(p []byte, pos int64) (int, error) {
 		}
 		b, f.cutTo = b[:f.cutAt], -1
 	}
-	return bytes.NewReader(b).ReadAt(p, pos)
+	n, err := bytes.NewReader(b).ReadAt(p, pos)
+	if f.once != nil && pos == 0 {
+		f.once(p[:n])
+		f.once = nil
+	}
+	return n, err
 }
 
 type memInfo int64
@@ -977,6 +983,44 @@ func TestC166_FileShrinksWithinRead(t *testing.T) {
 		})
 		if want := map[bool]int{false: 20, true: 200}[grow]; err != nil || got != want {
 			t.Errorf("grows %v: %d aborted transactions, error %v; want %d", grow, got, err, want)
+		}
+	}
+}
+
+// A header that is read while it is written: the front of it, the base offset, is older
+// than what follows. It is read again.
+func TestC166_HeaderHalfRead(t *testing.T) {
+	log := cat(batch(t, 0, nil, 1), batch(t, 1, nil, 2), batch(t, 2, nil, 3))
+	second := int(record.Batch(log).Size())
+	for k := 8; k < record.HeaderSize; k++ {
+		f := newMemFile(slices.Clone(log))
+		again := 1
+		if k == 8 { // not written yet when it was read
+			f.once = func(b []byte) { clear(b[second : second+k]) }
+		} else { // written up to there, by a writer that stands still for a while
+			clear(f.b[second+k:])
+			f.b = append(f.b[:second+record.HeaderSize], log[second+record.HeaderSize:2*second]...)
+			f.b = append(f.b, make([]byte, len(log)-2*second)...)
+			again = 5
+		}
+		s := &scanner{f: f, size: int64(len(log)), maxBatch: 1 << 20}
+		s.live = func() int64 { // looked at again
+			if again--; again == 0 {
+				copy(f.b, log)
+			}
+			return int64(len(log))
+		}
+		var bases []int64
+		for sp, ok := s.next(); ok; sp, ok = s.next() {
+			switch sp.kind {
+			case spanBatch:
+				bases = append(bases, record.Batch(sp.data).BaseOffset())
+			case spanBad:
+				t.Errorf("%d bytes of the header: %v", k, sp.err)
+			}
+		}
+		if torn := k > 8 && again > 0 && slices.Equal(bases, []int64{0}); !torn && !slices.Equal(bases, []int64{0, 1, 2}) {
+			t.Errorf("%d bytes of the header: batches at %v", k, bases)
 		}
 	}
 }
