@@ -69,7 +69,7 @@ select something only logs are read of a folder.`,
 		}
 		d.reader.MaxBytes = e.maxPlain
 		e.progress = newProgress(e.stderr, paths)
-		for _, p := range paths {
+		for _, p := range dataFolders(paths) {
 			d.path(p)
 		}
 		if d.sel.hex && d.left > 0 && d.out.err == nil && !d.unreadable {
@@ -102,12 +102,6 @@ func (d *dumper) dir(path string, top bool) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		d.vanished(err)
-		return
-	}
-	if dirs := dataDirs(entries, path); top && dirs != nil {
-		for _, sub := range dirs {
-			d.dir(sub, true)
-		}
 		return
 	}
 	st := stateOf(path, entries)

@@ -96,7 +96,7 @@ folder.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
 			e.progress = newProgress(e.stderr, paths)
-			for _, p := range paths {
+			for _, p := range dataFolders(paths) {
 				e.eachPartition("epochs", p, (*partitionDir).epochs)
 			}
 			e.progress.clear()

@@ -25,7 +25,7 @@ Nothing is changed. The answer is that of the recovery itself. PATH is a partiti
 folder or a data folder.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
-			for _, p := range paths {
+			for _, p := range dataFolders(paths) {
 				e.eachPartition("explain", p, (*partitionDir).explain)
 			}
 			*code = e.exitCode()

@@ -85,7 +85,7 @@ batch of that producer; with --offset or --time, from there on.`,
 				}
 			}
 			e.progress = newProgress(e.stderr, paths)
-			for _, p := range paths {
+			for _, p := range dataFolders(paths) {
 				e.eachPartition("find", p, f.partition)
 			}
 			e.progress.clear()

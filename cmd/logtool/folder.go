@@ -38,12 +38,6 @@ func (e *env) eachPartition(doing, path string, each func(*partitionDir)) {
 		e.fail(err)
 		return
 	}
-	if dirs := dataDirs(entries, path); dirs != nil {
-		for _, d := range dirs {
-			e.eachPartition(doing, d, each)
-		}
-		return
-	}
 	switch dirKindOf(entries, path) {
 	case dirPartition:
 		each(e.openPartition(path, entries))

@@ -109,17 +109,26 @@ func hasSegments(entries []os.DirEntry) bool {
 	return false
 }
 
-// dataDirs returns the data folders in a folder that is none itself, such as that of a
-// cluster: its entries that have the file which a broker or a node leaves in its own.
-func dataDirs(entries []os.DirEntry, path string) (list []string) {
-	for _, e := range entries {
-		if e.Name() == checkpoint.MetaFile {
-			return nil
-		}
-		if sub := filepath.Join(path, e.Name()); e.IsDir() {
-			if _, err := os.Lstat(filepath.Join(sub, checkpoint.MetaFile)); err == nil {
-				list = append(list, sub)
+// dataFolders returns the paths, and in place of a folder of data folders, such as that of
+// a cluster, what is in it: the folders with the file that a broker or a node leaves in
+// its own. What cannot be read is for the command to say.
+func dataFolders(paths []string) (list []string) {
+	hasMeta := func(dir string) bool {
+		_, err := os.Lstat(filepath.Join(dir, checkpoint.MetaFile))
+		return err == nil
+	}
+	for _, path := range paths {
+		found := len(list)
+		if !hasMeta(path) {
+			entries, _ := os.ReadDir(path)
+			for _, e := range entries {
+				if sub := filepath.Join(path, e.Name()); e.IsDir() && hasMeta(sub) {
+					list = append(list, sub)
+				}
 			}
+		}
+		if len(list) == found {
+			list = append(list, path)
 		}
 	}
 	return list

@@ -48,7 +48,7 @@ and records, codecs and what they save.`,
 			if l.scan {
 				e.progress = newProgress(e.stderr, paths)
 			}
-			for _, p := range paths {
+			for _, p := range dataFolders(paths) {
 				l.path(p)
 			}
 			e.progress.clear()
@@ -66,12 +66,6 @@ func (l *lister) path(path string) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		l.fail(err)
-		return
-	}
-	if dirs := dataDirs(entries, path); dirs != nil {
-		for _, d := range dirs {
-			l.path(d)
-		}
 		return
 	}
 	var dirs []string

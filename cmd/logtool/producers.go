@@ -209,7 +209,7 @@ log are listed. PATH is a partition folder or a data folder.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
 			e.progress = newProgress(e.stderr, paths)
-			for _, path := range paths {
+			for _, path := range dataFolders(paths) {
 				e.eachPartition("producers", path, p.partition)
 			}
 			e.progress.clear()

@@ -59,7 +59,7 @@ a reader copes with.`,
 		RunE: func(_ *cobra.Command, paths []string) error {
 			v.reader.MaxBytes = e.maxPlain
 			e.progress = newProgress(e.stderr, paths)
-			for _, p := range paths {
+			for _, p := range dataFolders(paths) {
 				v.path(p)
 			}
 			e.progress.clear()
@@ -138,12 +138,6 @@ func (v *verifier) path(path string) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		v.fail(err)
-		return
-	}
-	if dirs := dataDirs(entries, path); dirs != nil {
-		for _, d := range dirs {
-			v.path(d)
-		}
 		return
 	}
 	switch dirKindOf(entries, path) {
